@@ -1,0 +1,109 @@
+"""The native part (native/, bound by native/bindings.cpp). Only ``octavo.execution`` imports it.
+
+Arrays are C-contiguous NumPy arrays unless said otherwise. bf16 arrays travel as uint16 bit patterns. All activations
+are float32 *registers* of a Program: a register has ``width`` columns and one row a token (or one a logit row).
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+def available_paths() -> list[str]:
+    """Instruction paths this machine can run, best first, out of avx512_bf16, avx2, portable."""
+
+class Runtime:
+    """An instruction path and one private thread pool."""
+
+    def __init__(self, path: str, threads: int) -> None: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def threads(self) -> int: ...
+
+class Weight:
+    """A linear layer packed for a path. Holds its own memory; the source array may be dropped."""
+
+    def __init__(self, runtime: Runtime, matrix: NDArray[Any], bias: NDArray[np.float32] | None = None) -> None:
+        """``matrix`` [N, K], float32 (stays f32) or uint16 (bf16). Any N >= 1 and K >= 1."""
+    @property
+    def out_features(self) -> int: ...
+    @property
+    def in_features(self) -> int: ...
+    @property
+    def dtype(self) -> str:
+        """f32 or bf16."""
+    @property
+    def nbytes(self) -> int: ...
+
+class KVStorage:
+    """The pool's memory: num_blocks blocks of all layers. Layout: native/kv_layout.h."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        num_blocks: int,
+        block_size: int,
+        num_layers: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: str,
+    ) -> None: ...
+    @property
+    def nbytes(self) -> int: ...
+    def copy_blocks(self, pairs: NDArray[np.int32]) -> None:
+        """[C, 2] of (source, destination), in order."""
+    def fill(self, value: float) -> None:
+        """For tests: poison every slot (NaN) to show that unwritten ones are never read."""
+    def read(self, layer: int, block: int, slot: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """For tests: keys and values [num_kv_heads, head_dim] of one slot."""
+
+class Program:
+    """A model recorded as a list of operators, replayed for each step's rows by one call without the GIL.
+
+    Registers are named by the ints that ``register`` returns. A *view* is (register, first column, width) and lets one
+    packed linear write q, k and v side by side. Recording order is execution order.
+    """
+
+    def __init__(self, runtime: Runtime, kv: KVStorage) -> None: ...
+    def register(self, width: int) -> int:
+        """A float32 register with one row a token; after ``gather_rows`` into it, one a logit row."""
+    def embed(self, out: int, table: NDArray[Any]) -> None:
+        """out[t] = table[token_ids[t]]; table [vocab, width] float32 or bf16, referenced (kept alive), not copied."""
+    def rms_norm(
+        self, out: int, source: int, weight: NDArray[np.float32], eps: float, column: int = 0, groups: int = 1
+    ) -> None:
+        """RMSNorm over ``groups`` consecutive groups of len(weight) columns from ``column`` on; groups = heads for
+        qk-norm. ``out`` may be ``source``; other columns of out are left alone."""
+    def linear(self, out: int, source: int, weight: Weight) -> None:
+        """out = source @ weight.T + bias. Every output is accumulated over the whole K in one order that depends on
+        neither the number of rows nor the threads."""
+    def rope(self, register: int, column: int, heads: int, head_dim: int, cos: NDArray[np.float32], sin: NDArray[np.float32]) -> None:
+        """In place, rotate-half (Hugging Face) order over ``heads`` heads from ``column`` on; cos, sin [max_len, rotary/2],
+        indexed by each token's position; only the first ``rotary`` columns of a head turn. Includes any attention scaling."""
+    def store_kv(self, layer: int, source: int, key_column: int, value_column: int) -> None:
+        """Write each token's keys and values into its slot (from position and block table)."""
+    def paged_attention(self, out: int, source: int, query_column: int, heads: int, layer: int, scale: float) -> None:
+        """Causal attention of each token over positions 0..its own of its row, through the block table."""
+    def silu_mul(self, out: int, source: int) -> None:
+        """source [T, 2F] = gate | up; out [T, F] = silu(gate) * up."""
+    def add(self, out: int, source: int) -> None:
+        """out += source."""
+    def gather_rows(self, out: int, source: int) -> None:
+        """out[s] = source[logit_rows[s]]."""
+    def run(
+        self,
+        token_ids: NDArray[np.int32],
+        computed: NDArray[np.int32],
+        scheduled: NDArray[np.int32],
+        block_table: NDArray[np.int32],
+        rows: NDArray[np.int32],
+        logit_rows: NDArray[np.int32],
+        logits: NDArray[np.float32],
+    ) -> None:
+        """One step. token_ids [T]; computed, scheduled, rows [R] as in StepPlan; block_table 2-D int32 with contiguous
+        rows; logit_rows [S] flat token indices; logits [S, vocab] is filled from the last register written."""
+    def enable_profile(self, on: bool) -> None:
+        """Time every operator from now on (off by default)."""
+    def profile(self) -> list[tuple[str, float]]:
+        """(operator, seconds) summed since ``enable_profile(True)``, in recording order."""

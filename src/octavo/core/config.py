@@ -1,0 +1,75 @@
+"""Frozen settings, built once at the edge. Every field has a default, a unit and a sentence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from octavo.core.errors import ConfigError
+
+BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""Block sizes that every kernel and allocator supports, in token slots."""
+
+AllocatorName = Literal["paged", "reserved", "pow2"]
+Placement = Literal["first_fit", "buddy"]
+Order = Literal["decode_first", "admission_first"]
+QueueOrder = Literal["fcfs", "priority"]
+Preemption = Literal["recompute", "restart"]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """The pool and the policy that hands it out."""
+
+    num_blocks: int
+    """Blocks in the pool."""
+    block_size: int = 16
+    """Token slots of a block; a power of two from 1 to 256."""
+    allocator: AllocatorName = "paged"
+    placement: Placement = "first_fit"
+    """Where a contiguous allocator looks for a run; the paged one ignores it."""
+    enable_prefix_caching: bool = True
+    """Whether full blocks stay findable by content. Contiguous allocators never share."""
+
+    def __post_init__(self) -> None:
+        if self.block_size not in BLOCK_SIZES:
+            raise ConfigError(
+                f"block size {self.block_size} is not supported; choose one of {', '.join(map(str, BLOCK_SIZES))}",
+                param="--block-size",
+            )
+        if self.num_blocks < 1:
+            raise ConfigError(
+                f"the pool has {self.num_blocks} blocks; it needs at least 1", param="--num-gpu-blocks-override"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Settings of the scheduler. Presets are values of these; nothing asks for a preset's name."""
+
+    max_num_seqs: int = 128
+    """Most sequences running at once (rows of the block table)."""
+    max_num_batched_tokens: int | None = 2048
+    """Token budget of a step over all rows; None is unlimited (a prompt is then prefilled whole)."""
+    max_model_len: int = 2048
+    """Tokens: longest prompt + output. The scheduler takes the smaller of this and the pool."""
+    watermark_blocks: int = 0
+    """Blocks that admission leaves free for growth; ignored while nothing runs."""
+    order: Order = "decode_first"
+    """Whether a step serves running rows or the queue first."""
+    queue: QueueOrder = "fcfs"
+    """fcfs: by arrival. priority: by ``Request.priority`` (lower first), then arrival."""
+    preemption: Preemption = "recompute"
+    """What a victim keeps: its generated tokens (recompute) or nothing (restart)."""
+
+    def __post_init__(self) -> None:
+        positive = {
+            "--max-num-seqs": self.max_num_seqs,
+            "--max-model-len": self.max_model_len,
+            "--max-num-batched-tokens": 1 if self.max_num_batched_tokens is None else self.max_num_batched_tokens,
+        }
+        for flag, value in positive.items():
+            if value < 1:
+                raise ConfigError(f"{flag} is {value}; it must be at least 1", param=flag)
+        if self.watermark_blocks < 0:
+            raise ConfigError(f"the watermark is {self.watermark_blocks} blocks; it must be at least 0", param="--watermark-blocks")

@@ -1,0 +1,120 @@
+"""What happened. One ``StepRecord`` a step holds arrays; an object of its own is for rare things."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.core.plan import FinishReason, StepPlan, StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class PoolState:
+    """live + cached + free == total, after every step."""
+
+    live: int
+    cached: int
+    free: int
+
+    @property
+    def total(self) -> int:
+        return self.live + self.cached + self.free
+
+
+@dataclass(frozen=True, slots=True)
+class Waste:
+    """Slots that are held and hold no token, by cause (Kwon et al. 2023, section 3.1), and the ones that do."""
+
+    written: int
+    """Slots that hold computed tokens; a shared slot counts once."""
+    reserved: int
+    """Slots that the running requests may still write: held now, of use later."""
+    internal: int
+    """Slots inside an allocation that cannot hold a token of their request (rounding; for paged, the partial block's rest)."""
+    external: int
+    """Free slots that the head of the queue cannot use although enough are free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    request_id: str
+    row: int
+    prompt_tokens: int
+    cached_tokens: int
+    blocks: int
+    """Blocks the row holds now."""
+    resumed: bool
+    """Whether the request had been preempted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preempted:
+    """``requester`` needed a block; ``request_id``, the victim, lost its row."""
+
+    request_id: str
+    requester: str
+    tokens_discarded: int
+    """Generated tokens thrown away (restart), else 0."""
+    tokens_to_recompute: int
+    """Tokens whose keys and values are lost (before any prefix hit)."""
+    blocks_released: int
+    pool_before: PoolState
+    pool_after: PoolState
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The request can never fit and was not queued."""
+
+    request_id: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """The head of the queue did not fit although enough slots were free: external fragmentation."""
+
+    request_id: str
+    slots_needed: int
+    slots_free: int
+    runs_free: int
+    largest_run: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    """Cached blocks lost their content to make room in this step."""
+
+    blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    request_id: str
+    reason: FinishReason
+    prompt_tokens: int
+    output_tokens: int
+    preemptions: int
+    cached_tokens: int
+    """Prompt tokens found in the pool at first admission."""
+
+
+RareEvent = Admitted | Preempted | Refused | Blocked | Evicted | Finished
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepRecord:
+    """Everything a step did. ``request_ids[i]`` is the request of ``plan.rows[i]``."""
+
+    plan: StepPlan
+    result: StepResult
+    request_ids: tuple[str, ...]
+    finished: NDArray[np.uint8]
+    """uint8 [S]: FinishReason of each sampling row, in the plan's order."""
+    events: tuple[RareEvent, ...]
+    """Rare events since the previous record, in the order in which they happened."""
+    pool: PoolState
+    running: int
+    waiting: int

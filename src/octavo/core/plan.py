@@ -1,0 +1,78 @@
+"""``StepPlan`` and ``StepResult``: what goes to an executor and what comes back.
+
+Flat arrays, so that a thousand running rows cost no thousand objects. A *row* is a line of the block table; a
+request keeps its row from admission until it ends or is preempted. R = rows in this step, T = their tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.core.request import Request
+
+
+class FinishReason(IntEnum):
+    """Why a request ended. RUNNING (0) means it has not."""
+
+    RUNNING = 0
+    STOP = 1
+    LENGTH = 2
+    ABORT = 3
+    ERROR = 4
+
+
+@dataclass(frozen=True, slots=True)
+class RowStart:
+    """A request takes a row in this step: new, or resumed after a preemption."""
+
+    row: int
+    request: Request
+    output_token_ids: NDArray[np.int32]
+    """int32 [O]: tokens generated before a preemption and kept (recompute); empty for a new request."""
+    cached_tokens: int
+    """Leading tokens whose keys and values were found in the pool."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepPlan:
+    """One step's work. Frozen: an executor may keep it, nobody may change it."""
+
+    step: int
+    rows: NDArray[np.int32]
+    """int32 [R]: block-table row of each scheduled sequence."""
+    computed: NDArray[np.int32]
+    """int32 [R]: tokens computed before this step = position of its first scheduled token."""
+    scheduled: NDArray[np.int32]
+    """int32 [R], all >= 1: tokens of the sequence in this step."""
+    token_ids: NDArray[np.int32]
+    """int32 [T], T = scheduled.sum(): input tokens, row after row."""
+    samples: NDArray[np.bool_]
+    """bool [R]: whether the last scheduled token is the sequence's newest, so that a token is sampled after it."""
+    block_table: NDArray[np.int32]
+    """int32 [max_num_seqs, max_blocks]: THE table, not a copy; valid until the next ``plan()``. Physical block numbers."""
+    copies: NDArray[np.int32]
+    """int32 [C, 2]: (source, destination) blocks to copy before anything is written (copy-on-write)."""
+    started: tuple[RowStart, ...]
+    """Rows that take a request in this step, before it runs."""
+    ended: tuple[int, ...]
+    """Rows that lost their request (finished, aborted, preempted) since the previous plan; a row may be in ``started`` too."""
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepResult:
+    """S = number of rows whose ``samples`` is true, in the plan's order."""
+
+    token_ids: NDArray[np.int32]
+    """int32 [S]: the sampled tokens."""
+    stopped: NDArray[np.bool_]
+    """bool [S]: whether the executor ends the request with this token (a stop token; in the simulator, the scripted end)."""
+    logprobs: object | None = None
+    """What the sampler reports for requests that asked; opaque to the scheduler, passed on in the step's event."""
