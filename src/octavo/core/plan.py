@@ -6,7 +6,8 @@ request keeps its row from admission until it ends or is preempted. R = rows in 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
@@ -67,6 +68,20 @@ class StepPlan:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class TokenLogprobs:
+    """Natural log-probabilities at one position, of the raw logits (before penalties and temperature)."""
+
+    token_id: int
+    logprob: float
+    rank: int
+    """1 for the most likely token of the vocabulary."""
+    top_ids: NDArray[np.int32]
+    """int32 [k], most likely first."""
+    top_logprobs: NDArray[np.float32]
+    """float32 [k]."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class StepResult:
     """S = number of rows whose ``samples`` is true, in the plan's order."""
 
@@ -74,5 +89,7 @@ class StepResult:
     """int32 [S]: the sampled tokens."""
     stopped: NDArray[np.bool_]
     """bool [S]: whether the executor ends the request with this token (a stop token; in the simulator, the scripted end)."""
-    logprobs: object | None = None
-    """What the sampler reports for requests that asked; opaque to the scheduler, passed on in the step's event."""
+    logprobs: Mapping[int, TokenLogprobs] = field(default_factory=dict)
+    """Row -> the sampled token's, for requests that asked."""
+    prompt_logprobs: Mapping[int, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
+    """Row -> those of the prompt tokens that this step's chunk predicts, for requests that asked."""
