@@ -1,0 +1,1 @@
+"""The command line: the only reader of flags and environment, and the place where user errors become exit codes."""

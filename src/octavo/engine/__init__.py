@@ -1,0 +1,1 @@
+"""The loop that ties scheduler and executor together."""

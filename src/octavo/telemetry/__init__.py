@@ -1,0 +1,1 @@
+"""Events to what people read: lines now, metrics and recordings with the server and the simulator."""

@@ -1,0 +1,62 @@
+# Every target sets up what it needs: .venv, the native build, the embedded model.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+REFERENCE := .venv-reference
+NATIVE := $(wildcard native/*.cpp native/*.h native/CMakeLists.txt)
+PROMPT ?= What is the capital of France?
+ARGS ?=
+
+.PHONY: help install model generate chat inspect test test-reference lint format bench clean
+.DEFAULT_GOAL := help
+
+help:  ## This list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+$(VENV)/.installed: pyproject.toml $(NATIVE)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+install: $(VENV)/.installed  ## .venv with Octavo and its native part
+
+model: install  ## Fetch the embedded model into the user's cache folder
+	@$(BIN)/python -m octavo.execution.embedded
+
+generate: model  ## Answer PROMPT="..." (more flags in ARGS)
+	@$(BIN)/octavo generate $(ARGS) "$(PROMPT)"
+
+chat: model  ## Chat with the embedded model
+	@$(BIN)/octavo chat $(ARGS)
+
+inspect: model  ## Sizes of the embedded model
+	@$(BIN)/octavo inspect $(ARGS)
+
+test: model  ## Every test that needs no GPU and no PyTorch
+	$(BIN)/python -m pytest $(ARGS)
+
+$(REFERENCE)/.installed: tests/reference/requirements.txt
+	test -x $(REFERENCE)/bin/python || $(PYTHON) -m venv $(REFERENCE)
+	$(REFERENCE)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	touch $@
+
+test-reference: model $(REFERENCE)/.installed  ## Recompute the golden values with PyTorch and transformers
+	PYTHONPATH=src:tests $(REFERENCE)/bin/python tests/reference/recompute.py --check
+
+lint: install  ## ruff, mypy, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: install  ## Let ruff rewrite what it can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: model  ## The benchmarks of this machine: scheduler, kernels, attention (ARGS go to the scheduler's)
+	$(BIN)/python benchmarks/scheduler.py $(ARGS)
+	$(BIN)/python benchmarks/kernels.py
+	$(BIN)/python benchmarks/attention.py
+
+clean:  ## Remove everything that was built
+	rm -rf $(VENV) $(REFERENCE) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,210 @@
+"""``octavo generate``: answers on standard output, everything else on standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from octavo.cli.options import engine_flags, engine_options
+from octavo.core.errors import ConfigError, OctavoError
+from octavo.core.request import Request
+from octavo.core.sampling_params import SamplingParams
+from octavo.llm.build import build_session
+from octavo.llm.completions import Completion
+from octavo.llm.outputs import RequestOutput
+from octavo.llm.session import Session
+
+
+@click.command("generate")
+@click.argument("prompts", nargs=-1, metavar="[PROMPT]...")
+@click.option(
+    "--prompt-file",
+    type=click.Path(path_type=Path),
+    help="More prompts, one a line; in a .jsonl file each line is a JSON string or an object with a prompt; - is standard input.",
+)
+@click.option("--max-tokens", type=int, help="Most tokens to generate. Default: until the model ends.")
+@click.option("--min-tokens", type=int, default=0, show_default=True, help="Fewest tokens to generate.")
+@click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy.")
+@click.option(
+    "--top-k", type=int, default=0, show_default=True, help="Keep the k most likely tokens; 0 keeps all."
+)
+@click.option(
+    "--top-p",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Keep the most likely tokens up to this probability.",
+)
+@click.option(
+    "--min-p",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help="Drop tokens less likely than this share of the likeliest.",
+)
+@click.option(
+    "--presence-penalty",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help="Subtracted from logits of generated tokens.",
+)
+@click.option(
+    "--frequency-penalty", type=float, default=0.0, show_default=True, help="Subtracted once per occurrence."
+)
+@click.option(
+    "--repetition-penalty",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Divides the logits of tokens seen before.",
+)
+@click.option("--stop", multiple=True, help="A string that ends the answer; may be given several times.")
+@click.option("--ignore-eos", is_flag=True, help="Go on to --max-tokens whatever the model says.")
+@click.option("--raw", is_flag=True, help="Complete the prompt as it is, without the chat template.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line instead of text.")
+@click.option("--verbose", is_flag=True, help="A line for every admission and end too.")
+@engine_flags
+def command(
+    prompts: tuple[str, ...], prompt_file: Path | None, raw: bool, as_json: bool, verbose: bool, **flags: Any
+) -> None:
+    """Complete prompts, or answer them as chat messages."""
+    sampling = _sampling(flags)
+    texts = [*prompts, *_read_prompts(prompt_file)]
+    if not texts:
+        raise click.UsageError("no prompt: give one as an argument or in --prompt-file")
+    session = build_session(engine_options(**flags), log=_to_stderr, verbose=verbose)
+    requests = _prepare(session, texts, sampling, raw)
+    completions = [session.add(request) for request in requests]
+    try:
+        if as_json or len(texts) > 1:
+            outputs = _print_as_they_end(session, completions, texts, as_json)
+        else:
+            outputs = _stream(session, completions[0], texts[0])
+    finally:
+        session.abort([one for one in completions if not one.finished])
+    _closing_line(outputs)
+
+
+def _to_stderr(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _sampling(flags: dict[str, Any]) -> SamplingParams:
+    """Takes the sampling flags out of ``flags``; ``seed`` stays, as the engine derives each request's own."""
+    names = (
+        "max_tokens", "min_tokens", "temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty",
+        "repetition_penalty", "stop", "ignore_eos",
+    )  # fmt: skip
+    return SamplingParams(seed=flags["seed"], **{name: flags.pop(name) for name in names})
+
+
+def _read_prompts(path: Path | None) -> list[str]:
+    if path is None:
+        return []
+    try:
+        lines = (sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")).splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read prompts from {path}: {error}", param="--prompt-file") from error
+    prompts = [
+        _json_prompt(line, path, number) if path.suffix == ".jsonl" else line
+        for number, line in enumerate(lines, start=1)
+        if line.strip()
+    ]
+    if not prompts:
+        raise ConfigError(f"{path} holds no prompt", param="--prompt-file")
+    return prompts
+
+
+def _json_prompt(line: str, path: Path, number: int) -> str:
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise ConfigError(f"{path}, line {number}: not JSON ({error})", param="--prompt-file") from error
+    prompt = value.get("prompt") if isinstance(value, dict) else value
+    if not isinstance(prompt, str):
+        raise ConfigError(
+            f"{path}, line {number}: neither a JSON string nor an object with a string prompt",
+            param="--prompt-file",
+        )
+    return prompt
+
+
+def _prepare(session: Session, texts: list[str], sampling: SamplingParams, raw: bool) -> list[Request]:
+    """All or nothing: with several prompts, an error says which one is at fault."""
+    requests = []
+    for number, text in enumerate(texts, start=1):
+        try:
+            requests.append(session.prepare(text, sampling, raw=raw))
+        except OctavoError as error:
+            if len(texts) > 1:
+                error.message = f"prompt {number}: {error.message}"
+            raise
+    return requests
+
+
+def _stream(session: Session, completion: Completion, text: str) -> list[RequestOutput]:
+    told = 0
+    while not completion.finished:
+        session.step()
+        click.echo("".join(completion.pieces[told:]), nl=False)
+        sys.stdout.flush()
+        told = len(completion.pieces)
+    click.echo()
+    return [session.output(completion, text)]
+
+
+def _print_as_they_end(
+    session: Session, completions: list[Completion], texts: list[str], as_json: bool
+) -> list[RequestOutput]:
+    """In the order of the prompts, each as soon as it and all before it have ended."""
+    outputs = []
+    for completion, text in zip(completions, texts, strict=True):
+        session.run([completion])
+        output = session.output(completion, text)
+        outputs.append(output)
+        if as_json:
+            click.echo(json.dumps(json_record(output), ensure_ascii=False))
+        else:
+            click.echo(f"--- {text}", err=True)
+            click.echo(output.outputs[0].text)
+    return outputs
+
+
+def json_record(output: RequestOutput) -> dict[str, object]:
+    """One line of ``--json``."""
+    answer, metrics = output.outputs[0], output.metrics
+    return {
+        "text": answer.text,
+        "token_ids": answer.token_ids,
+        "prompt_tokens": len(output.prompt_token_ids),
+        "completion_tokens": len(answer.token_ids),
+        "cached_tokens": output.num_cached_tokens,
+        "finish_reason": answer.finish_reason,
+        "ttft_s": round(metrics.ttft_s, 6),
+        "tokens_per_s": round(metrics.tokens_per_s, 3),
+        "blocks_used": metrics.blocks_used,
+        "blocks_total": metrics.blocks_total,
+        "preemptions": metrics.preemptions,
+    }
+
+
+def _closing_line(outputs: list[RequestOutput]) -> None:
+    tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
+    first = outputs[0].metrics
+    if len(outputs) == 1:
+        _to_stderr(
+            f"{tokens} tokens, {first.tokens_per_s:.1f} tokens/s, {first.blocks_used} of {first.blocks_total} blocks, "
+            f"first token after {first.ttft_s * 1000:.0f} ms"
+        )
+        return
+    seconds = max(output.metrics.latency_s for output in outputs)
+    _to_stderr(
+        f"{len(outputs)} answers, {tokens} tokens, {tokens / seconds if seconds else 0:.1f} tokens/s together, "
+        f"{sum(output.metrics.preemptions for output in outputs)} preemptions, pool of {first.blocks_total} blocks, "
+        f"first token after {min(output.metrics.ttft_s for output in outputs) * 1000:.0f} ms"
+    )

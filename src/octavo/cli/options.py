@@ -1,0 +1,158 @@
+"""Flags that choose model, pool and engine, shared by every command that builds one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from octavo.core.config import BLOCK_SIZES
+from octavo.core.errors import ConfigError
+from octavo.llm.options import EngineOptions
+
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
+
+
+class ByteSize(click.ParamType[int]):
+    """2GiB, 512M, 1.5G or a plain number of bytes."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        text = str(value).strip().upper().removesuffix("B")
+        number = text.rstrip("KMGI")
+        unit = text[len(number) :]
+        try:
+            return round(float(number) * UNITS[unit])
+        except (KeyError, ValueError):
+            self.fail(f"{value!r} is not a size; write 2GiB, 512M or a number of bytes", param, ctx)
+
+
+FLAGS: tuple[Callable[[Any], Any], ...] = (
+    click.option(
+        "--model",
+        metavar="MODEL",
+        help="A Hugging Face folder, a GGUF file or a hub name. Default: the embedded SmolLM2-135M-Instruct.",
+    ),
+    click.option(
+        "--dtype",
+        type=click.Choice(["auto", "bf16", "f32"]),
+        default="auto",
+        show_default=True,
+        help="Element type of weights and of the KV cache; auto is bf16.",
+    ),
+    click.option(
+        "--block-size",
+        type=int,
+        default=16,
+        show_default=True,
+        help=f"Token slots of a block: {', '.join(map(str, BLOCK_SIZES))}.",
+    ),
+    click.option("--kv-cache-memory-bytes", type=ByteSize(), help="Bytes of the pool, as 2GiB or 512M."),
+    click.option(
+        "--num-gpu-blocks-override",
+        "num_blocks",
+        type=int,
+        help="Blocks of the pool, whatever their bytes (the name is vLLM's; it counts blocks on a CPU too).",
+    ),
+    click.option(
+        "--gpu-memory-utilization",
+        "memory_share",
+        type=float,
+        default=0.4,
+        show_default=True,
+        help="Share of the free memory that the pool may take where no size is given (the name is vLLM's).",
+    ),
+    click.option(
+        "--max-model-len",
+        type=int,
+        help="Tokens of prompt and output together. Default: the model's maximum.",
+    ),
+    click.option(
+        "--max-num-seqs", type=int, default=128, show_default=True, help="Most sequences that run at once."
+    ),
+    click.option(
+        "--max-num-batched-tokens",
+        type=int,
+        default=2048,
+        show_default=True,
+        help="Token budget of a step; longer prompts are prefilled in chunks.",
+    ),
+    click.option(
+        "--allocator",
+        type=click.Choice(["paged", "reserved", "pow2"]),
+        default="paged",
+        show_default=True,
+        help="paged; or contiguous: reserved (prompt + declared maximum), pow2 (rounded up to a power of two).",
+    ),
+    click.option(
+        "--placement",
+        type=click.Choice(["first_fit", "buddy"]),
+        default="first_fit",
+        show_default=True,
+        help="Where a contiguous allocator looks for room.",
+    ),
+    click.option(
+        "--enable-prefix-caching/--no-enable-prefix-caching",
+        default=True,
+        show_default=True,
+        help="Keep the blocks of ended requests findable by content.",
+    ),
+    click.option(
+        "--watermark-blocks",
+        type=int,
+        default=0,
+        show_default=True,
+        help="Blocks that admission leaves free for running requests to grow.",
+    ),
+    click.option(
+        "--scheduling-policy",
+        "queue",
+        type=click.Choice(["fcfs", "priority"]),
+        default="fcfs",
+        show_default=True,
+        help="Order of the waiting queue.",
+    ),
+    click.option(
+        "--preemption",
+        type=click.Choice(["recompute", "restart"]),
+        default="recompute",
+        show_default=True,
+        help="What a preempted request keeps: its generated tokens, or nothing.",
+    ),
+    click.option("--threads", type=int, help="Threads of the native part. Default: one a usable core."),
+    click.option(
+        "--cpu-path",
+        "path",
+        type=click.Choice(["avx512_bf16", "avx2", "portable"]),
+        help="Instruction path. Default: the best that this machine has.",
+    ),
+    click.option(
+        "--seed", type=int, help="Seed of every request that names none. Default: drawn by the system."
+    ),
+)
+
+
+def engine_flags(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the flags above; the command receives them as keywords for ``engine_options``."""
+    for flag in reversed(FLAGS):
+        command = flag(command)
+    return command
+
+
+def engine_options(**flags: Any) -> EngineOptions:
+    """Frozen options from the flags, honouring vLLM's VLLM_CPU_KVCACHE_SPACE (GiB) where no size was given."""
+    space = os.environ.get("VLLM_CPU_KVCACHE_SPACE")
+    if space and flags["kv_cache_memory_bytes"] is None and flags["num_blocks"] is None:
+        try:
+            flags["kv_cache_memory_bytes"] = int(float(space) * 2**30)
+        except ValueError:
+            raise ConfigError(
+                f"VLLM_CPU_KVCACHE_SPACE is {space!r}; it must be a number of GiB",
+                param="VLLM_CPU_KVCACHE_SPACE",
+            ) from None
+    return EngineOptions(**flags)

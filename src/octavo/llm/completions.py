@@ -1,0 +1,137 @@
+"""From step records to answers: each running request's text, and the requests that a stop string ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from octavo.core.events import Admitted, Finished, Preempted, StepRecord
+from octavo.core.plan import FinishReason, TokenLogprobs
+from octavo.core.request import Request
+from octavo.text.stream import TextStream
+
+
+@dataclass(slots=True)
+class Completion:
+    """The growing answer to one request. ``text`` only ever grows, and never holds part of a stop string."""
+
+    request: Request
+    stream: TextStream
+    added_at: float
+    token_ids: list[int] = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list)
+    finish_reason: FinishReason = FinishReason.RUNNING
+    first_token_at: float | None = None
+    last_token_at: float | None = None
+    cached_tokens: int = 0
+    blocks_used: int = 0
+    preemptions: int = 0
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    replayed: int = 0
+    """Tokens at the end of ``token_ids`` that a restart threw away and that will come again, the same ones: a
+    request's tokens depend on its seed and its positions alone."""
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason != FinishReason.RUNNING
+
+    def push(self, token: int, reason: FinishReason, logprobs: TokenLogprobs | None, now: float) -> bool:
+        """Take one sampled token; true if its text completes a stop string."""
+        if self.replayed:
+            assert token == self.token_ids[-self.replayed], "a restarted request must repeat its tokens"
+            self.replayed -= 1
+            return False
+        self.token_ids.append(token)
+        if logprobs is not None:
+            self.logprobs.append(logprobs)
+        self.first_token_at = now if self.first_token_at is None else self.first_token_at
+        self.last_token_at = now
+        if reason == FinishReason.STOP:
+            return False  # a stop token's text is not part of the answer
+        text, stopped = self.stream.push(token)
+        if text:
+            self.pieces.append(text)
+        return stopped
+
+    def take_prompt_logprobs(self, computed: int, chunk: tuple[TokenLogprobs, ...]) -> None:
+        """Those of the prompt tokens from ``computed + 1`` on; a chunk that is computed again after a preemption
+        replaces itself."""
+        del self.prompt_logprobs[computed:]
+        self.prompt_logprobs.extend(chunk)
+
+    def end(self, reason: FinishReason) -> None:
+        self.finish_reason = reason
+        rest = self.stream.flush()
+        if rest:
+            self.pieces.append(rest)
+
+
+class CompletionBoard:
+    """A Sink that keeps the unfinished completions by request id.
+
+    A stop string can only be seen in text, one layer above the scheduler: such requests gather in ``stopped`` and the
+    owner of the engine ends them before the next step (so no token follows the one that completed the string).
+    """
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self.completions: dict[str, Completion] = {}
+        self.stopped: list[str] = []
+        self.changed: list[Completion] = []
+        """Completions that got a token or ended in the newest record."""
+
+    def add(self, completion: Completion) -> None:
+        self.completions[completion.request.request_id] = completion
+
+    def emit(self, record: StepRecord, now: float) -> None:
+        self.changed = []
+        ends: list[Finished] = []
+        for event in record.events:
+            if isinstance(event, Finished):
+                ends.append(event)
+            elif isinstance(event, (Admitted, Preempted)):
+                completion = self.completions.get(event.request_id)
+                if completion is not None:
+                    _note(completion, event)
+        self._take_tokens(record, now)
+        for end in ends:
+            completion = self.completions.pop(end.request_id, None)
+            if completion is not None:
+                completion.end(end.reason)
+                self.changed.append(completion)
+
+    def _take_tokens(self, record: StepRecord, now: float) -> None:
+        plan, result = record.plan, record.result
+        for row_index, sample in zip(
+            np.flatnonzero(plan.samples).tolist(), range(len(result.token_ids)), strict=True
+        ):
+            completion = self.completions.get(record.request_ids[row_index])
+            if completion is None:
+                continue
+            row = int(plan.rows[row_index])
+            reason = FinishReason(int(record.finished[sample]))
+            if completion.push(int(result.token_ids[sample]), reason, result.logprobs.get(row), now):
+                self.stopped.append(completion.request.request_id)
+            if reason == FinishReason.RUNNING:
+                self.changed.append(completion)
+        if result.prompt_logprobs:
+            for row_index, row in enumerate(plan.rows.tolist()):
+                completion = self.completions.get(record.request_ids[row_index])
+                if completion is not None and row in result.prompt_logprobs:
+                    completion.take_prompt_logprobs(
+                        int(plan.computed[row_index]), result.prompt_logprobs[row]
+                    )
+
+
+def _note(completion: Completion, event: Admitted | Preempted) -> None:
+    if isinstance(event, Preempted):
+        completion.preemptions += 1
+        completion.replayed += event.tokens_discarded
+    elif not event.resumed:
+        completion.cached_tokens = event.cached_tokens

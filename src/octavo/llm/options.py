@@ -1,0 +1,56 @@
+"""``EngineOptions``: what a user may choose about an engine; flags of the command line, keywords of ``LLM``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo.core.config import AllocatorName, Placement, Preemption, QueueOrder
+from octavo.core.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    model: str | None = None
+    """A Hugging Face folder, a GGUF file or a hub name; None is the embedded SmolLM2-135M-Instruct."""
+    dtype: str = "auto"
+    """Element type of weights and KV: auto (bf16), bf16 or f32."""
+    max_model_len: int | None = None
+    """Tokens of prompt + output; None is the model's own maximum."""
+    max_num_seqs: int = 128
+    max_num_batched_tokens: int = 2048
+    block_size: int = 16
+    kv_cache_memory_bytes: int | None = None
+    """Bytes of the pool; None takes ``memory_share`` of the free memory."""
+    num_blocks: int | None = None
+    """Blocks of the pool, whatever their bytes; for tests. Overrides the two others."""
+    memory_share: float = 0.4
+    """Share of the free memory that the pool may take, in (0, 1]; never more than max_num_seqs of the longest requests."""
+    allocator: AllocatorName = "paged"
+    placement: Placement = "first_fit"
+    enable_prefix_caching: bool = True
+    watermark_blocks: int = 0
+    queue: QueueOrder = "fcfs"
+    preemption: Preemption = "recompute"
+    threads: int | None = None
+    """Threads of the native part; None is one a usable core."""
+    path: str | None = None
+    """Instruction path (avx512_bf16, avx2, portable); None is the best this machine has."""
+    seed: int | None = None
+    """Seeds of requests that name none are drawn from this one; None draws it from the system."""
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("auto", "bf16", "f32"):
+            raise ConfigError(
+                f"dtype {self.dtype!r} is not supported; choose auto, bf16 or f32", param="--dtype"
+            )
+        if not 0 < self.memory_share <= 1:
+            raise ConfigError(
+                f"the pool's share of free memory is {self.memory_share}; it must be in (0, 1]",
+                param="--gpu-memory-utilization",
+            )
+        for flag, value in (
+            ("--threads", self.threads),
+            ("--kv-cache-memory-bytes", self.kv_cache_memory_bytes),
+        ):
+            if value is not None and value < 1:
+                raise ConfigError(f"{flag} is {value}; it must be at least 1", param=flag)

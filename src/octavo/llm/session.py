@@ -1,0 +1,142 @@
+"""``Session``: an engine, its tokenizer and the answers it is working on, driven step by step by one owner."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from octavo.core.errors import RequestError
+from octavo.core.plan import FinishReason
+from octavo.core.request import Request
+from octavo.core.sampling_params import SamplingParams
+from octavo.engine.engine import Engine
+from octavo.llm.completions import Completion, CompletionBoard
+from octavo.llm.outputs import CompletionOutput, RequestMetrics, RequestOutput
+from octavo.text.stream import TextStream
+from octavo.text.tokenizer import Tokenizer
+
+
+class Session:
+    """Adds requests, steps the engine, ends what a stop string ended. Single-threaded, like the engine it owns."""
+
+    def __init__(
+        self, engine: Engine, board: CompletionBoard, tokenizer: Tokenizer, seed: int | None
+    ) -> None:
+        self.engine = engine
+        self.board = board
+        self.tokenizer = tokenizer
+        self._seeds = random.Random(seed)
+        self._count = 0
+
+    def prepare(
+        self,
+        prompt: str | Sequence[int],
+        sampling: SamplingParams,
+        *,
+        raw: bool = True,
+        cache_salt: str | None = None,
+    ) -> Request:
+        """A request from text or token ids. ``raw`` text goes in as it is; otherwise as a user's chat message.
+
+        Raises RequestError for an empty prompt, a token id outside the vocabulary, or a sampled request that the
+        scheduler can never serve. Draws the seed where sampling needs one and names none.
+        """
+        if isinstance(prompt, str):
+            ids = self.encode(prompt, raw=raw)
+        else:
+            ids = list(prompt)
+            wrong = [token for token in ids if not 0 <= token < self.tokenizer.vocab_size]
+            if wrong:
+                raise RequestError(
+                    f"token id {wrong[0]} is outside the vocabulary of {self.tokenizer.vocab_size}",
+                    param="prompt",
+                )
+        if sampling.seed is None and not sampling.greedy:
+            sampling = replace(sampling, seed=self._seeds.getrandbits(63))
+        request = Request(
+            f"request-{self._count}", np.asarray(ids, dtype=np.int32), sampling, cache_salt=cache_salt
+        )
+        self._count += 1
+        self.engine.scheduler.check(request)
+        return request
+
+    def encode(self, text: str, *, raw: bool) -> list[int]:
+        """Token ids of a prompt. Raises RequestError if ``text`` is empty."""
+        if not text:
+            raise RequestError("the prompt is empty; it needs at least 1 token", param="prompt")
+        if raw:
+            return self.tokenizer.encode(text, add_special_tokens=True)
+        return self.encode_chat([{"role": "user", "content": text}])
+
+    def encode_chat(self, messages: Sequence[dict[str, str]]) -> list[int]:
+        """Token ids of a conversation, ready for the assistant's next turn."""
+        rendered = self.tokenizer.apply_chat_template(list(messages), add_generation_prompt=True)
+        return self.tokenizer.encode(rendered, add_special_tokens=False)
+
+    def add(self, request: Request) -> Completion:
+        sampling = request.sampling
+        stream = TextStream(
+            self.tokenizer,
+            request.prompt_token_ids.tolist(),
+            stop=sampling.stop,
+            skip_special_tokens=sampling.skip_special_tokens,
+        )
+        completion = Completion(request, stream, added_at=self.engine.clock.now())
+        self.engine.add(request)
+        self.board.add(completion)
+        return completion
+
+    def step(self) -> list[Completion] | None:
+        """One engine step: the completions that changed, or None when nothing was left to do."""
+        if self.engine.step() is None:
+            return None
+        for request_id in self.board.stopped:
+            self.engine.finish(request_id, FinishReason.STOP)
+        self.board.stopped.clear()
+        return self.board.changed
+
+    def run(self, completions: Iterable[Completion]) -> None:
+        """Step until all of these have ended."""
+        for completion in completions:
+            while not completion.finished:
+                progressed = self.step()
+                assert progressed is not None, "an admitted request ends in tokens or an error"
+
+    def abort(self, completions: Iterable[Completion]) -> None:
+        """End these now and let their blocks return."""
+        for completion in completions:
+            self.engine.finish(completion.request.request_id, FinishReason.ABORT)
+        self.engine.drain()
+
+    def output(self, completion: Completion, prompt: str | None) -> RequestOutput:
+        first, last = completion.first_token_at, completion.last_token_at
+        count = len(completion.token_ids)
+        spent = 0.0 if first is None or last is None else last - first
+        metrics = RequestMetrics(
+            ttft_s=0.0 if first is None else first - completion.added_at,
+            tokens_per_s=(count - 1) / spent if count > 1 and spent > 0 else 0.0,
+            latency_s=0.0 if last is None else last - completion.added_at,
+            blocks_used=completion.blocks_used,
+            blocks_total=self.engine.scheduler.pool_state.total,
+            preemptions=completion.preemptions,
+        )
+        sampling = completion.request.sampling
+        answer = CompletionOutput(
+            text=completion.text,
+            token_ids=completion.token_ids,
+            finish_reason=completion.finish_reason.name.lower() if completion.finished else None,
+            logprobs=completion.logprobs if sampling.logprobs is not None else None,
+        )
+        return RequestOutput(
+            request_id=completion.request.request_id,
+            prompt=prompt,
+            prompt_token_ids=completion.request.prompt_token_ids.tolist(),
+            outputs=[answer],
+            num_cached_tokens=completion.cached_tokens,
+            metrics=metrics,
+            prompt_logprobs=None if sampling.prompt_logprobs is None else [None, *completion.prompt_logprobs],
+            finished=completion.finished,
+        )

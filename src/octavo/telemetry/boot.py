@@ -1,0 +1,32 @@
+"""The lines an engine prints when it starts: what the pool holds, and what that means for concurrency."""
+
+from __future__ import annotations
+
+
+def boot_lines(
+    *,
+    device: str,
+    tokens: int,
+    max_model_len: int,
+    pool_bytes: int,
+    num_blocks: int,
+    block_size: int,
+    max_num_seqs: int,
+) -> list[str]:
+    """The first two lines are the ones that people grep in vLLM's log; the third says what they leave out.
+
+    The second divides the pool by the longest request that is allowed, not by the requests that come: at a typical
+    length far more fit, and then the number of rows is the limit.
+    """
+    fitting = tokens / max_model_len
+    binding = (
+        f"--max-num-seqs {max_num_seqs} binds below {tokens // max_num_seqs:,} tokens per request, the pool above"
+        if tokens // max_num_seqs < max_model_len
+        else f"--max-num-seqs {max_num_seqs} binds at every length"
+    )
+    return [
+        f"{device} KV cache size: {tokens:,} tokens",
+        f"Maximum concurrency for {max_model_len:,} tokens per request: {fitting:.2f}x",
+        f"Pool: {num_blocks:,} blocks of {block_size} tokens, {pool_bytes / 2**20:,.1f} MiB (--kv-cache-memory-bytes); "
+        f"{min(max_num_seqs, tokens // 512):,} requests of 512 tokens fit at once; {binding}",
+    ]

@@ -1,0 +1,40 @@
+"""Readable lines: one for each rare event, and the boot lines that people grep in an engine's log."""
+
+from __future__ import annotations
+
+from octavo.core.events import Admitted, Blocked, Evicted, Finished, PoolState, Preempted, RareEvent, Refused
+
+
+def event_line(event: RareEvent) -> str:
+    """One line that says who, how much and why."""
+    match event:
+        case Admitted():
+            again = "Resumed" if event.resumed else "Admitted"
+            return (
+                f"{again} {event.request_id}: row {event.row}, {event.prompt_tokens} tokens to hold, "
+                f"{event.cached_tokens} of them cached, {event.blocks} blocks"
+            )
+        case Preempted():
+            return (
+                f"Preempted {event.request_id}: {event.requester} needed a block; {event.blocks_released} blocks released, "
+                f"{event.tokens_to_recompute} tokens to recompute, {event.tokens_discarded} discarded; "
+                f"pool {_pool(event.pool_before)} -> {_pool(event.pool_after)}"
+            )
+        case Refused():
+            return f"Refused {event.request_id}: {event.message}"
+        case Blocked():
+            return (
+                f"Blocked {event.request_id} by external fragmentation: needs {event.slots_needed} contiguous slots, "
+                f"{event.slots_free} are free in {event.runs_free} runs, the largest {event.largest_run}"
+            )
+        case Evicted():
+            return f"Evicted {len(event.blocks)} cached blocks to make room"
+        case Finished():
+            return (
+                f"Finished {event.request_id}: {event.reason.name.lower()} after {event.output_tokens} tokens, "
+                f"{event.preemptions} preemptions"
+            )
+
+
+def _pool(state: PoolState) -> str:
+    return f"{state.live} live, {state.cached} cached, {state.free} free"
