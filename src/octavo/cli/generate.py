@@ -24,7 +24,7 @@ from octavo.llm.session import Session
 @click.option(
     "--prompt-file",
     type=click.Path(path_type=Path),
-    help="More prompts, one a line; in a .jsonl file each line is a JSON string or an object with a prompt; - is standard input.",
+    help="More prompts, one a line (- is standard input); a .jsonl line is a string or an object with a prompt.",
 )
 @click.option("--max-tokens", type=int, help="Most tokens to generate. Default: until the model ends.")
 @click.option("--min-tokens", type=int, default=0, show_default=True, help="Fewest tokens to generate.")

@@ -39,7 +39,8 @@ class CacheConfig:
             )
         if self.num_blocks < 1:
             raise ConfigError(
-                f"the pool has {self.num_blocks} blocks; it needs at least 1", param="--num-gpu-blocks-override"
+                f"the pool has {self.num_blocks} blocks; it needs at least 1",
+                param="--num-gpu-blocks-override",
             )
 
 
@@ -66,10 +67,15 @@ class SchedulerConfig:
         positive = {
             "--max-num-seqs": self.max_num_seqs,
             "--max-model-len": self.max_model_len,
-            "--max-num-batched-tokens": 1 if self.max_num_batched_tokens is None else self.max_num_batched_tokens,
+            "--max-num-batched-tokens": 1
+            if self.max_num_batched_tokens is None
+            else self.max_num_batched_tokens,
         }
         for flag, value in positive.items():
             if value < 1:
                 raise ConfigError(f"{flag} is {value}; it must be at least 1", param=flag)
         if self.watermark_blocks < 0:
-            raise ConfigError(f"the watermark is {self.watermark_blocks} blocks; it must be at least 0", param="--watermark-blocks")
+            raise ConfigError(
+                f"the watermark is {self.watermark_blocks} blocks; it must be at least 0",
+                param="--watermark-blocks",
+            )

@@ -32,7 +32,7 @@ class Waste:
     reserved: int
     """Slots that the running requests may still write: held now, of use later."""
     internal: int
-    """Slots inside an allocation that cannot hold a token of their request (rounding; for paged, the partial block's rest)."""
+    """Slots inside an allocation that can hold no token of their request: rounding; for paged, the partial block's rest."""
     external: int
     """Free slots that the head of the queue cannot use although enough are free."""
 

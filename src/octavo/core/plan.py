@@ -52,15 +52,15 @@ class StepPlan:
     token_ids: NDArray[np.int32]
     """int32 [T], T = scheduled.sum(): input tokens, row after row."""
     samples: NDArray[np.bool_]
-    """bool [R]: whether the last scheduled token is the sequence's newest, so that a token is sampled after it."""
+    """bool [R]: whether the last scheduled token is the sequence's newest, so that one is sampled after it."""
     block_table: NDArray[np.int32]
-    """int32 [max_num_seqs, max_blocks]: THE table, not a copy; valid until the next ``plan()``. Physical block numbers."""
+    """int32 [max_num_seqs, max_blocks], physical block numbers: the table itself, valid until the next ``plan()``."""
     copies: NDArray[np.int32]
     """int32 [C, 2]: (source, destination) blocks to copy before anything is written (copy-on-write)."""
     started: tuple[RowStart, ...]
     """Rows that take a request in this step, before it runs."""
     ended: tuple[int, ...]
-    """Rows that lost their request (finished, aborted, preempted) since the previous plan; a row may be in ``started`` too."""
+    """Rows that lost their request (finished, aborted, preempted) since the previous plan; may be in ``started`` too."""
 
     @property
     def num_tokens(self) -> int:
@@ -88,7 +88,7 @@ class StepResult:
     token_ids: NDArray[np.int32]
     """int32 [S]: the sampled tokens."""
     stopped: NDArray[np.bool_]
-    """bool [S]: whether the executor ends the request with this token (a stop token; in the simulator, the scripted end)."""
+    """bool [S]: whether the executor ends the request with this token (a stop token; simulated: the scripted end)."""
     logprobs: Mapping[int, TokenLogprobs] = field(default_factory=dict)
     """Row -> the sampled token's, for requests that asked."""
     prompt_logprobs: Mapping[int, tuple[TokenLogprobs, ...]] = field(default_factory=dict)

@@ -52,7 +52,14 @@ class SamplingParams:
         def refuse(name: str, wanted: str) -> None:
             raise RequestError(f"{name} must be {wanted}, got {getattr(self, name)!r}", param=name)
 
-        for name in ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"):
+        for name in (
+            "temperature",
+            "top_p",
+            "min_p",
+            "presence_penalty",
+            "frequency_penalty",
+            "repetition_penalty",
+        ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
                 refuse(name, "a finite number")

@@ -1,1 +1,1 @@
-"""The offline API and the composition that it shares with the command line: model, pool, scheduler, executor, one engine."""
+"""The offline API, and the composition that it shares with the command line."""

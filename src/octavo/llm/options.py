@@ -24,7 +24,7 @@ class EngineOptions:
     num_blocks: int | None = None
     """Blocks of the pool, whatever their bytes; for tests. Overrides the two others."""
     memory_share: float = 0.4
-    """Share of the free memory that the pool may take, in (0, 1]; never more than max_num_seqs of the longest requests."""
+    """Share of the free memory that the pool may take, in (0, 1]; at most what max_num_seqs longest requests need."""
     allocator: AllocatorName = "paged"
     placement: Placement = "first_fit"
     enable_prefix_caching: bool = True
