@@ -2,7 +2,7 @@
 //
 // One call of the operator, for a ragged batch of prefill chunks and decode rows:
 //
-//   plan_attention(args, threads, plan)                       once a step (every layer has the same plan)
+//   plan_attention(args, threads, plan)            once a step: every layer has the same plan (attention_plan.h)
 //   kernels.store_kv(store, token range)           parallel   once a layer, before the items
 //   kernels.run_item(args, plan.items[i], ...)     parallel   items are independent
 //   kernels.combine(args, plan.combines[i], ...)   parallel   after all items; usually there are none
@@ -22,7 +22,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "kv_layout.h"
 
@@ -83,20 +82,7 @@ struct AttentionCombine {
     std::int64_t partial;             // of the first segment; the next ones follow
 };
 
-struct AttentionPlan {
-    std::vector<AttentionItem> items;
-    std::vector<AttentionCombine> combines;
-    std::size_t partial_floats = 0;   // room that run_item and combine share
-};
-
-// Cuts the step's attention into items for so many threads. Reads sizes, rows, computed and scheduled of args, never
-// query, out or storage; the plan serves every layer with the same numbers of heads. The result's bits do not depend
-// on it.
-void plan_attention(const AttentionArgs& args, std::int32_t threads, AttentionPlan& plan);
-
-// Bytes of scratch that each thread brings to run_item and combine, 64-byte aligned.
-std::size_t attention_scratch_bytes(const KvLayout& layout, std::int32_t heads);
-
+// Scratch is attention_scratch_bytes (attention_plan.h) of the calling thread's own, 64-byte aligned.
 struct AttentionKernels {
     void (*store_kv)(const StoreArgs& args, std::int64_t token_begin, std::int64_t token_end);
     void (*run_item)(const AttentionArgs& args, const AttentionItem& item, float* partials, void* scratch);

@@ -74,8 +74,8 @@ struct KvLayout {
     }
 };
 
-// Copies one block of every layer. Source and destination differ or the call does nothing.
-inline void copy_block(const KvLayout& layout, void* storage, std::int32_t source, std::int32_t destination) {
+// Copies one block of every layer; onto itself, it does nothing.
+OCTAVO_INLINE void copy_block(const KvLayout& layout, void* storage, std::int32_t source, std::int32_t destination) {
     if (source == destination) return;
     char* bytes = static_cast<char*>(storage);
     for (std::int32_t layer = 0; layer < layout.num_layers; ++layer)
