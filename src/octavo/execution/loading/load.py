@@ -1,0 +1,132 @@
+"""``load_model``: a folder, a GGUF file or a hub name -> ``LoadedModel``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, cast
+
+from octavo.core.errors import ConfigError, ModelError
+from octavo.core.model_spec import ModelSpec
+from octavo.execution.loading.architecture import Architecture
+from octavo.execution.loading.encodings import Target
+from octavo.execution.loading.families import from_gguf, from_hf_config
+from octavo.execution.loading.fields import Fields
+from octavo.execution.loading.gguf_file import read_gguf
+from octavo.execution.loading.hub import fetch
+from octavo.execution.loading.safetensors_file import read_folder, read_json
+from octavo.execution.loading.weights import Weights, choose, unpermute
+
+WeightDtype = Literal["auto", "f32", "bf16"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedModel:
+    """A model's sizes and weights; the weights are still in their file."""
+
+    spec: ModelSpec
+    architecture: Architecture
+    weights: Weights
+    eos_token_ids: tuple[int, ...]
+    """The model's own end tokens, from generation_config.json, config.json or GGUF metadata."""
+    path: Path
+    """The folder or the GGUF file, where the tokenizer is too."""
+    notes: tuple[str, ...] = ()
+    """Sentences that a user should see before relying on the model."""
+
+
+def load_model(source: str | Path, dtype: WeightDtype = "auto") -> LoadedModel:
+    """``source`` is a Hugging Face folder, a GGUF file or a hub name. ``auto`` is bf16, the faster one.
+
+    Reads headers and settings and checks every tensor's name, shape and place; the weights' bytes are read when
+    ``LoadedModel.weights`` is asked for them. Raises ModelError, naming file, tensor and number, for a model that is
+    missing, damaged or not supported, and ConfigError for another dtype.
+    """
+    if dtype not in ("auto", "f32", "bf16"):
+        raise ConfigError(f"dtype {dtype!r} is not supported; choose auto, bf16 or f32", param="--dtype")
+    target: Target = "bf16" if dtype == "auto" else dtype
+    path = _locate(source)
+    if path.is_dir():
+        return _load_folder(path, target)
+    return _load_gguf(path, target)
+
+
+def _locate(source: str | Path) -> Path:
+    path = Path(source).expanduser()
+    if path.exists():
+        return path
+    text = str(source)
+    if isinstance(source, str) and text.count("/") == 1 and not text.startswith((".", "/", "~")) and not path.suffix == ".gguf":
+        return fetch(text)
+    raise ModelError(f"{path} does not exist; give a Hugging Face folder, a GGUF file or a hub name org/name", param="model")
+
+
+def _load_folder(folder: Path, dtype: Target) -> LoadedModel:
+    for needed in ("config.json", "tokenizer.json"):
+        if not (folder / needed).is_file():
+            files = sorted(folder.glob("*.gguf"))
+            hint = f"; to use {files[0].name}, name the file itself" if files else ""
+            raise ModelError(f"{folder} has no {needed}{hint}", param="model")
+    config = Fields(str(folder / "config.json"), read_json(folder / "config.json"))
+    _, architecture = from_hf_config(config)
+    tensors = choose(folder, architecture, read_folder(folder), gguf=False)
+    return _loaded(folder.resolve().name, folder, architecture, Weights(tensors, dtype), _hf_eos(folder, config))
+
+
+def _hf_eos(folder: Path, config: Fields) -> tuple[int, ...]:
+    path = folder / "generation_config.json"
+    if path.is_file():
+        tokens = Fields(str(path), read_json(path)).token_ids("eos_token_id")
+        if tokens:
+            return tokens
+    return config.token_ids("eos_token_id")
+
+
+def _load_gguf(path: Path, dtype: Target) -> LoadedModel:
+    file = read_gguf(path)
+    embed = file.tensors.get("token_embd.weight")
+    if embed is None:
+        raise ModelError(f"{path}: tensor token_embd.weight is missing", param="model")
+    family, architecture = from_gguf(str(path), file.metadata, set(file.tensors), embed.shape[0])
+    tensors = choose(path, architecture, file.tensors, gguf=True)
+    if family.gguf_permuted:
+        tensors = unpermute(architecture, tensors)
+    factors = None
+    if (stored := file.tensors.get("rope_freqs.weight")) is not None:
+        if stored.shape != (architecture.rotary_dim // 2,):
+            raise ModelError(
+                f"{path}: tensor rope_freqs.weight has shape {list(stored.shape)}, "
+                f"{architecture.rotary_dim} rotary dimensions need {[architecture.rotary_dim // 2]}",
+                param="model",
+            )
+        factors = Weights({"rope": stored}, "f32").vector("rope")
+    fields = Fields(str(path), file.metadata, "tokenizer.ggml.")
+    ends = [fields.token_ids(name) for name in ("eos_token_id", "eot_token_id", "eom_token_id")]
+    eos = tuple(dict.fromkeys(token for tokens in ends for token in tokens))
+    return _loaded(path.stem, path, architecture, Weights(tensors, dtype, factors), eos)
+
+
+def _loaded(name: str, path: Path, a: Architecture, weights: Weights, eos_token_ids: tuple[int, ...]) -> LoadedModel:
+    max_model_len, notes = a.max_position_embeddings, ()
+    if a.sliding_window is not None and a.sliding_window < max_model_len:
+        # Inside the window, sliding attention is full attention; beyond it Octavo would compute something else.
+        notes = (
+            f"{name} attends to the last {a.sliding_window} tokens alone, which Octavo does not do: its context is cut "
+            f"from {max_model_len} to {a.sliding_window} tokens, where the two agree",
+        )
+        max_model_len = a.sliding_window
+    spec = ModelSpec(
+        name=name,
+        num_layers=a.num_layers,
+        num_heads=a.num_heads,
+        num_kv_heads=a.num_kv_heads,
+        head_dim=a.head_dim,
+        hidden_size=a.hidden_size,
+        intermediate_size=a.intermediate_size,
+        vocab_size=a.vocab_size,
+        max_model_len=max_model_len,
+        kv_dtype=weights.dtype,
+        weight_dtype=weights.dtype,
+        num_parameters=weights.num_parameters,
+    )
+    return LoadedModel(spec, a, weights, eos_token_ids, path, cast("tuple[str, ...]", notes))
