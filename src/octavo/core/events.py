@@ -32,7 +32,7 @@ class Waste:
     reserved: int
     """Slots that the running requests may still write: held now, of use later."""
     internal: int
-    """Slots inside an allocation that can hold no token of their request: rounding; for paged, the partial block's rest."""
+    """Slots inside an allocation that no token of their request can fill: rounding, the partial block's rest."""
     external: int
     """Free slots that the head of the queue cannot use although enough are free."""
 
@@ -99,6 +99,8 @@ class Finished:
     preemptions: int
     cached_tokens: int
     """Prompt tokens found in the pool at first admission."""
+    blocks: int = 0
+    """Blocks of the row when it ended; 0 for a request that ended in the queue."""
 
 
 RareEvent = Admitted | Preempted | Refused | Blocked | Evicted | Finished

@@ -60,7 +60,7 @@ class StepPlan:
     started: tuple[RowStart, ...]
     """Rows that take a request in this step, before it runs."""
     ended: tuple[int, ...]
-    """Rows that lost their request (finished, aborted, preempted) since the previous plan; may be in ``started`` too."""
+    """Rows that lost their request (finished, aborted, preempted) since the last plan; may be in ``started`` too."""
 
     @property
     def num_tokens(self) -> int:

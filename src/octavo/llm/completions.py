@@ -79,8 +79,7 @@ class CompletionBoard:
     owner of the engine ends them before the next step (so no token follows the one that completed the string).
     """
 
-    def __init__(self, block_size: int) -> None:
-        self.block_size = block_size
+    def __init__(self) -> None:
         self.completions: dict[str, Completion] = {}
         self.stopped: list[str] = []
         self.changed: list[Completion] = []
@@ -103,6 +102,7 @@ class CompletionBoard:
         for end in ends:
             completion = self.completions.pop(end.request_id, None)
             if completion is not None:
+                completion.blocks_used = max(completion.blocks_used, end.blocks)
                 completion.end(end.reason)
                 self.changed.append(completion)
 
@@ -132,6 +132,7 @@ class CompletionBoard:
 def _note(completion: Completion, event: Admitted | Preempted) -> None:
     if isinstance(event, Preempted):
         completion.preemptions += 1
+        completion.blocks_used = max(completion.blocks_used, event.blocks_released)
         completion.replayed += event.tokens_discarded
     elif not event.resumed:
         completion.cached_tokens = event.cached_tokens

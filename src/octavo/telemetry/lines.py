@@ -17,7 +17,8 @@ def event_line(event: RareEvent) -> str:
         case Preempted():
             return (
                 f"Preempted {event.request_id}: {event.requester} needed a block; "
-                f"{event.blocks_released} blocks released, {event.tokens_to_recompute} tokens to recompute, {event.tokens_discarded} discarded; "
+                f"{event.blocks_released} blocks released, "
+                f"{event.tokens_to_recompute} tokens to recompute, {event.tokens_discarded} discarded; "
                 f"pool {_pool(event.pool_before)} -> {_pool(event.pool_after)}"
             )
         case Refused():

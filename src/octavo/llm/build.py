@@ -1,0 +1,132 @@
+"""From options to a running engine: the composition that the offline API and the command line share."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import psutil
+
+from octavo.core.config import CacheConfig, SchedulerConfig
+from octavo.core.errors import ConfigError
+from octavo.core.model_spec import ModelSpec
+from octavo.core.ports import Sink
+from octavo.engine.engine import Engine
+from octavo.execution.cpu_executor import CpuExecutor
+from octavo.execution.embedded import embedded_model_path
+from octavo.execution.loading import LoadedModel, load_model
+from octavo.llm.completions import CompletionBoard
+from octavo.llm.options import EngineOptions
+from octavo.llm.session import Session
+from octavo.memory import sizing
+from octavo.memory.allocator import make_allocator
+from octavo.scheduling.scheduler import Scheduler
+from octavo.telemetry.boot import boot_lines
+from octavo.telemetry.sinks import FanOut, LineSink
+from octavo.text.tokenizer import load_tokenizer
+
+
+class MonotonicClock:
+    """Wall time that never goes back. Seconds."""
+
+    def now(self) -> float:
+        return time.perf_counter()
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What the options come to for one model."""
+
+    max_model_len: int
+    num_blocks: int
+    pool_bytes: int
+
+
+def open_model(options: EngineOptions) -> LoadedModel:
+    """The model that the options name, its weights not yet read. Raises ModelError."""
+    return load_model(options.model or embedded_model_path(), options.dtype)  # type: ignore[arg-type]
+
+
+def size_pool(options: EngineOptions, spec: ModelSpec) -> Sizes:
+    """Blocks of the pool: as named, or that many bytes, or a share of the free memory. Raises ConfigError."""
+    max_model_len = options.max_model_len or spec.max_model_len
+    if max_model_len > spec.max_model_len:
+        raise ConfigError(
+            f"--max-model-len is {max_model_len}, but {spec.name} was made for {spec.max_model_len} tokens",
+            param="--max-model-len",
+        )
+    if options.num_blocks is not None:
+        num_blocks = options.num_blocks
+    elif options.kv_cache_memory_bytes is not None:
+        num_blocks = sizing.blocks_in(options.kv_cache_memory_bytes, spec, options.block_size)
+    else:
+        share = int(psutil.virtual_memory().available * options.memory_share)
+        most = options.max_num_seqs * sizing.blocks_for(max_model_len, options.block_size)
+        num_blocks = min(sizing.blocks_in(share, spec, options.block_size), most)
+    return Sizes(max_model_len, num_blocks, sizing.pool_bytes(max(num_blocks, 0), spec, options.block_size))
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def build_session(
+    options: EngineOptions, *, log: Callable[[str], None] | None = None, verbose: bool = False
+) -> Session:
+    """Model, pool, scheduler, executor and engine. ``log`` gets the boot lines and a line for every rare event.
+
+    Raises ModelError or ConfigError.
+    """
+    model = open_model(options)
+    sizes = size_pool(options, model.spec)
+    cache = CacheConfig(
+        num_blocks=sizes.num_blocks,
+        block_size=options.block_size,
+        allocator=options.allocator,
+        placement=options.placement,
+        enable_prefix_caching=options.enable_prefix_caching,
+    )
+    limits = SchedulerConfig(
+        max_num_seqs=options.max_num_seqs,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        max_model_len=sizes.max_model_len,
+        watermark_blocks=options.watermark_blocks,
+        queue=options.queue,
+        preemption=options.preemption,
+    )
+    scheduler = Scheduler(limits, make_allocator(cache, limits.max_num_seqs, limits.max_model_len))
+    executor = CpuExecutor(
+        model,
+        path=options.path,
+        threads=options.threads or usable_cores(),
+        num_blocks=sizes.num_blocks,
+        block_size=options.block_size,
+        max_num_seqs=options.max_num_seqs,
+    )
+    tokenizer = load_tokenizer(model.path)
+    board = CompletionBoard()
+    sinks: list[Sink] = [board]
+    if log is not None:
+        for line in (*model.notes, *boot(model.spec, options, sizes)):
+            log(line)
+        sinks.append(LineSink(log, verbose=verbose))
+    engine = Engine(scheduler, executor, MonotonicClock(), FanOut(sinks))
+    return Session(engine, board, tokenizer, options.seed)
+
+
+def boot(spec: ModelSpec, options: EngineOptions, sizes: Sizes) -> list[str]:
+    """The boot lines for these sizes."""
+    return boot_lines(
+        device="CPU",
+        tokens=sizes.num_blocks * options.block_size,
+        max_model_len=sizes.max_model_len,
+        pool_bytes=sizes.pool_bytes,
+        num_blocks=sizes.num_blocks,
+        block_size=options.block_size,
+        max_num_seqs=options.max_num_seqs,
+    )
