@@ -82,11 +82,12 @@ struct AttentionCombine {
     std::int64_t partial;             // of the first segment; the next ones follow
 };
 
-// Scratch is attention_scratch_bytes (attention_plan.h) of the calling thread's own, 64-byte aligned.
+// Scratch is attention_scratch_bytes (attention_plan.h) of the calling thread's own, 64-byte aligned; partials are the
+// plan's partial_floats, shared by all.
 struct AttentionKernels {
     void (*store_kv)(const StoreArgs& args, std::int64_t token_begin, std::int64_t token_end);
     void (*run_item)(const AttentionArgs& args, const AttentionItem& item, float* partials, void* scratch);
-    void (*combine)(const AttentionArgs& args, const AttentionCombine& combine, const float* partials, void* scratch);
+    void (*combine)(const AttentionArgs& args, const AttentionCombine& combine, float* partials);
 };
 
 // One table a path: attention_kernels.cpp is compiled once for each, with OCTAVO_PATH_PORTABLE, OCTAVO_PATH_AVX2 or

@@ -20,7 +20,7 @@ struct AttentionPlan {
 // the plan serves every layer with the same numbers of heads. The result's bits do not depend on it.
 void plan_attention(const AttentionArgs& args, std::int32_t threads, AttentionPlan& plan);
 
-// Bytes of scratch that each thread brings to run_item and combine, 64-byte aligned.
+// Bytes of scratch that each thread brings to run_item, 64-byte aligned.
 std::size_t attention_scratch_bytes(const KvLayout& layout, std::int32_t heads);
 
 }  // namespace octavo

@@ -1,0 +1,254 @@
+// Paged attention, compiled once an instruction path. attention.h says what is computed and in which order.
+#include "attention.h"
+#include "attention_lanes.h"
+#include "attention_products.h"
+#include "attention_tiles.h"
+#include "attention_workspace.h"
+
+namespace octavo::OCTAVO_PATH {
+namespace {
+
+// Online softmax of some rows: what has been seen so far.
+struct SoftmaxState {
+    float* acc;       // [rows][acc_stride] values times e^(score - maximum)
+    float* maximum;   // [rows] of the scores
+    float* sum;       // [rows] of e^(score - maximum)
+};
+
+OCTAVO_INLINE void reset(const SoftmaxState& state, int rows, int stride) {
+    std::memset(state.acc, 0, std::size_t(rows) * stride * sizeof(float));
+    for (int row = 0; row < rows; ++row) {
+        state.maximum[row] = -__builtin_inff();
+        state.sum[row] = 0;
+    }
+}
+
+OCTAVO_INLINE float exp(float x) {
+    float lane[lane_count];
+    store(lane, exp(broadcast(x)));
+    return lane[0];
+}
+
+// Adds one row of a later segment to what the earlier ones gave.
+void merge_row(const SoftmaxState& total, const SoftmaxState& segment, int row, int stride) {
+    const float a = total.maximum[row], b = segment.maximum[row], maximum = a > b ? a : b;
+    const float keep = exp(a - maximum), take = exp(b - maximum);
+    total.maximum[row] = maximum;
+    total.sum[row] = total.sum[row] * keep + segment.sum[row] * take;
+    float* into = total.acc + std::size_t(row) * stride;
+    const float* from = segment.acc + std::size_t(row) * stride;
+    for (int x = 0; x < stride; x += lane_count)
+        store(into + x, fma(broadcast(take), load(from + x), mul(broadcast(keep), load(into + x))));
+}
+
+OCTAVO_INLINE void write_row(const SoftmaxState& state, int row, int stride, int head_dim, float* out) {
+    const float inverse = 1.0f / state.sum[row];
+    const float* acc = state.acc + std::size_t(row) * stride;
+    for (int x = 0; x < head_dim; ++x) out[x] = acc[x] * inverse;
+}
+
+OCTAVO_INLINE SoftmaxState partial_state(float* partial, int rows, int stride) {
+    float* maximum = partial + std::size_t(rows) * stride;
+    return {partial, maximum, maximum + rows};
+}
+
+#if defined(OCTAVO_PATH_AVX512_BF16)
+
+// The instruction takes both factors in bf16, so q (with the scale in it) and p are rounded.
+OCTAVO_INLINE void load_query(const float* source, float scale, int head_dim, std::uint32_t* out) {
+    for (int x = 0; x < head_dim; x += 2)
+        out[x / 2] = round_bf16(source[x] * scale) | std::uint32_t(round_bf16(source[x + 1] * scale)) << 16;
+}
+// Writes one tile of probabilities and adds them to the row's sum as they were rounded, so that weights sum to 1.
+OCTAVO_INLINE Lanes put_probabilities(Lanes p, Lanes sum, std::uint32_t* out) {
+    const __m256i rounded = (__m256i)_mm512_cvtneps_pbh(p.v);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), rounded);
+    return add(sum, {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(rounded), 16))});
+}
+
+#endif
+
+OCTAVO_INLINE void load_query(const float* source, float scale, int head_dim, float* out) {
+    for (int x = 0; x < head_dim; ++x) out[x] = source[x] * scale;
+}
+OCTAVO_INLINE Lanes put_probabilities(Lanes p, Lanes sum, float* out) {
+    store(out, p);
+    return add(sum, p);
+}
+
+// One item: its rows are [kv head][query][head of the group].
+template <KvType type>
+class ItemRun {
+    using P = Product<type>;
+    using Element = typename P::Element;
+    using Operand = typename P::Operand;
+
+public:
+    ItemRun(const AttentionArgs& args, const AttentionItem& item, char* scratch)
+        : args_(args), item_(item), head_dim_(args.layout.head_dim), stride_(acc_stride(head_dim_)),
+          group_(args.heads / args.layout.num_kv_heads), head_rows_(item.queries * group_),
+          rows_(head_rows_ * (item.kv_head_end - item.kv_head)) {
+        const ScratchMap map(args.heads, head_dim_);
+        float* state = reinterpret_cast<float*>(scratch + map.state);
+        q_ = reinterpret_cast<Operand*>(scratch + map.q);
+        total_ = {reinterpret_cast<float*>(scratch + map.total_acc), state, state + rows_};
+        segment_ = {reinterpret_cast<float*>(scratch + map.segment_acc), state + 2 * rows_, state + 3 * rows_};
+        scores_ = reinterpret_cast<float*>(scratch + map.scores);
+        p_ = reinterpret_cast<Operand*>(scratch + map.p);
+        rescale_ = reinterpret_cast<float*>(scratch + map.rescale);
+        added_ = rescale_ + (head_rows_ + 15) / 16 * 16;
+        source_ = {&args.layout,
+                   reinterpret_cast<const Element*>(static_cast<const char*>(args.storage) +
+                                                    args.layout.block_offset(args.layer, 0)),
+                   args.block_table + item.table_row * args.table_stride, item.context,
+                   reinterpret_cast<Element*>(scratch + map.tiles)};
+    }
+
+    void run(float* partials) {
+        load_queries();
+        for (std::int32_t segment = item_.segment; segment < item_.segment_end; ++segment) {
+            const bool partial = item_.partial >= 0, is_first = segment == item_.segment;
+            const SoftmaxState state = partial    ? partial_state(partials + item_.partial, rows_, stride_)
+                                       : is_first ? total_
+                                                  : segment_;
+            attend_segment(segment, state);
+            if (!partial && !is_first) merge(segment);
+        }
+        if (item_.partial < 0) write();
+    }
+
+private:
+    OCTAVO_INLINE std::int32_t position(int head_row) const { return item_.position + head_row / group_; }
+    OCTAVO_INLINE std::int32_t last_position() const { return item_.position + item_.queries - 1; }
+    OCTAVO_INLINE std::size_t head_column(int row) const {
+        const int kv_head = item_.kv_head + row / head_rows_;
+        return (std::size_t(kv_head) * group_ + row % group_) * head_dim_;
+    }
+    OCTAVO_INLINE std::size_t token(int row) const { return item_.token + row % head_rows_ / group_; }
+
+    void load_queries() {
+        const int operands = head_dim_ / P::per_step * P::operands_per_step;
+        for (int row = 0; row < rows_; ++row)
+            load_query(args_.query + token(row) * args_.query_stride + head_column(row), args_.scale, head_dim_,
+                       q_ + std::size_t(row) * operands);
+    }
+
+    void attend_segment(std::int32_t segment, const SoftmaxState& state) {
+        reset(state, rows_, stride_);
+        constexpr std::int32_t segment_chunks = segment_tokens / chunk_tokens;
+        for (std::int32_t chunk = segment * segment_chunks; chunk < (segment + 1) * segment_chunks; ++chunk) {
+            const std::int32_t visible = last_position() + 1 - chunk * chunk_tokens;
+            if (visible <= 0) return;
+            const int tiles = visible < chunk_tokens ? (visible + tile_tokens - 1) / tile_tokens : chunk_tiles;
+            // All heads of a chunk before the next chunk: a block is read while its neighbourhood is open.
+            for (std::int32_t head = item_.kv_head; head < item_.kv_head_end; ++head)
+                attend_chunk(chunk, tiles, head, state);
+        }
+    }
+
+    void attend_chunk(std::int32_t chunk, int tiles, std::int32_t kv_head, const SoftmaxState& state) {
+        const int first_row = (kv_head - item_.kv_head) * head_rows_;
+        ChunkTiles<Element> found;
+        find_tiles(source_, chunk, tiles, kv_head, found);
+        const int steps = head_dim_ / P::per_step;
+        const ScoreTask<type> score{found.keys, tiles, steps,
+                                    q_ + std::size_t(first_row) * steps * P::operands_per_step, scores_};
+        in_row_groups(head_rows_, [&]<int rows>(int row) { score_rows<type, rows>(score, row); });
+        softmax(chunk, tiles, state.maximum + first_row, state.sum + first_row);
+        const WeighTask<type> weigh{found.values, tiles, head_dim_, p_, rescale_,
+                                    state.acc + std::size_t(first_row) * stride_, stride_};
+        in_row_groups(head_rows_, [&]<int rows>(int row) { weigh_rows<type, rows>(weigh, row); });
+    }
+
+    // From scores to probabilities; updates maximum and sum, and leaves in rescale_ what acc is to be multiplied with.
+    void softmax(std::int32_t chunk, int tiles, float* maximum, float* sum) {
+        for (int row = 0; row < head_rows_; ++row) {
+            const std::int32_t visible = position(row) + 1 - chunk * chunk_tokens;
+            const float old = maximum[row];
+            maximum[row] = row_maximum(scores_ + row * chunk_tokens, visible, tiles, old);
+            rescale_[row] = visible > 0 ? old - maximum[row] : 0.0f;
+            added_[row] = row_probabilities(scores_ + row * chunk_tokens, visible, tiles, maximum[row],
+                                            p_ + row * p_stride<type>);
+        }
+        for (int row = 0; row < head_rows_; row += lane_count) store(rescale_ + row, exp(load(rescale_ + row)));
+        for (int row = 0; row < head_rows_; ++row) sum[row] = sum[row] * rescale_[row] + added_[row];
+    }
+
+    static float row_maximum(const float* scores, std::int32_t visible, int tiles, float old) {
+        Lanes top = broadcast(old);
+        for (int tile = 0; tile < tiles; ++tile) {
+            const Lanes s = load(scores + tile * tile_tokens);
+            top = max(first(visible - tile * tile_tokens, s, top), top);
+        }
+        return reduce_max(top);
+    }
+
+    static float row_probabilities(const float* scores, std::int32_t visible, int tiles, float maximum, Operand* out) {
+        constexpr int tile_operands = tile_tokens / P::per_step * P::operands_per_step;
+        Lanes sum = broadcast(0.0f);
+        for (int tile = 0; tile < tiles; ++tile) {
+            const Lanes s = load(scores + tile * tile_tokens);
+            const Lanes p = first(visible - tile * tile_tokens, exp(add(s, broadcast(-maximum))), broadcast(0.0f));
+            sum = put_probabilities(p, sum, out + tile * tile_operands);
+        }
+        return reduce_add(sum);
+    }
+
+    // A row whose position comes before the segment has no part in it.
+    void merge(std::int32_t segment) {
+        for (int row = 0; row < rows_; ++row)
+            if (position(row % head_rows_) >= segment * segment_tokens) merge_row(total_, segment_, row, stride_);
+    }
+
+    void write() {
+        for (int row = 0; row < rows_; ++row)
+            write_row(total_, row, stride_, head_dim_, args_.out + token(row) * args_.out_stride + head_column(row));
+    }
+
+    const AttentionArgs& args_;
+    const AttentionItem& item_;
+    const int head_dim_, stride_, group_, head_rows_, rows_;
+    Operand* q_;
+    SoftmaxState total_, segment_;
+    float* scores_;
+    Operand* p_;
+    float* rescale_;   // [head_rows], in whole vectors
+    float* added_;     // [head_rows]
+    TileSource<Element> source_;
+};
+
+void run_item(const AttentionArgs& args, const AttentionItem& item, float* partials, void* scratch) {
+    if (args.layout.type == KvType::bf16)
+        ItemRun<KvType::bf16>(args, item, static_cast<char*>(scratch)).run(partials);
+    else
+        ItemRun<KvType::f32>(args, item, static_cast<char*>(scratch)).run(partials);
+}
+
+void combine(const AttentionArgs& args, const AttentionCombine& work, float* partials) {
+    const int head_dim = args.layout.head_dim, stride = acc_stride(head_dim);
+    const int group = args.heads / args.layout.num_kv_heads;
+    const int rows = (work.kv_head_end - work.kv_head) * group;
+    float* partial = partials + work.partial;
+    const SoftmaxState total = partial_state(partial, rows, stride);
+    float* out = args.out + work.token * args.out_stride + std::size_t(work.kv_head) * group * head_dim;
+    for (int row = 0; row < rows; ++row) {
+        for (std::int32_t segment = 1; segment < work.segments; ++segment)
+            merge_row(total, partial_state(partial + segment * partial_floats(rows, head_dim), rows, stride), row, stride);
+        write_row(total, row, stride, head_dim, out + std::size_t(row) * head_dim);
+    }
+}
+
+void store_kv(const StoreArgs& args, std::int64_t token_begin, std::int64_t token_end) {
+    for (std::int64_t token = token_begin; token < token_end; ++token) {
+        if (args.layout.type == KvType::bf16)
+            store_token<std::uint16_t>(args, token);
+        else
+            store_token<float>(args, token);
+    }
+}
+
+}  // namespace
+
+const AttentionKernels attention_kernels = {store_kv, run_item, combine};
+
+}  // namespace octavo::OCTAVO_PATH

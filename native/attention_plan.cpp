@@ -1,0 +1,110 @@
+#include "attention_plan.h"
+
+#include <algorithm>
+
+#include "attention_workspace.h"
+
+namespace octavo {
+
+namespace {
+
+// Items a thread gets when work is cut finer for its sake: enough that the last ones end at nearly the same time.
+constexpr std::int64_t items_per_thread = 8;
+
+// Below this many (token, kv head) pairs a cut costs more than it gives.
+constexpr std::int64_t cost_floor = 512;
+
+class Planner {
+public:
+    Planner(const AttentionArgs& args, std::int32_t threads, AttentionPlan& plan)
+        : args_(args), plan_(plan), kv_heads_(args.layout.num_kv_heads), group_(args.heads / kv_heads_),
+          queries_max_(item_queries(group_)) {
+        std::int64_t cost = 0;
+        for (std::int32_t i = 0; i < args.num_rows; ++i)
+            for (std::int32_t begin = 0; begin < args.scheduled[i]; begin += queries_max_)
+                cost += kv_heads_ * head_cost(i, begin, queries_at(i, begin));
+        cost_most_ = threads == 1 ? cost : std::max(cost_floor, cost / (threads * items_per_thread));
+    }
+
+    void make() {
+        plan_.items.clear();
+        plan_.combines.clear();
+        plan_.partial_floats = 0;
+        // Long items first: a thread that claims one last would be waited for.
+        for (const bool prefill : {true, false}) {
+            std::int32_t token = 0;
+            for (std::int32_t i = 0; i < args_.num_rows; token += args_.scheduled[i++])
+                if ((args_.scheduled[i] > 1) == prefill) add_row(i, token);
+        }
+    }
+
+private:
+    std::int32_t queries_at(std::int32_t i, std::int32_t begin) const {
+        return std::min(queries_max_, args_.scheduled[i] - begin);
+    }
+
+    // Tokens read for one kv head, more when the arithmetic takes longer than reading.
+    std::int64_t head_cost(std::int32_t i, std::int32_t begin, std::int32_t queries) const {
+        return (args_.computed[i] + begin + queries) * std::int64_t(1 + queries * group_ / 8);
+    }
+
+    void add_row(std::int32_t i, std::int32_t token) {
+        const std::int32_t scheduled = args_.scheduled[i];
+        for (std::int32_t begin = (scheduled - 1) / queries_max_ * queries_max_; begin >= 0; begin -= queries_max_) {
+            AttentionItem item{};
+            item.table_row = args_.rows[i];
+            item.token = token + begin;
+            item.position = args_.computed[i] + begin;
+            item.queries = queries_at(i, begin);
+            item.context = args_.computed[i] + scheduled;
+            item.segment_end = (item.position + item.queries - 1) / segment_tokens + 1;
+            item.partial = -1;
+            add_heads(item, head_cost(i, begin, item.queries));
+        }
+    }
+
+    void add_heads(AttentionItem item, std::int64_t cost) {
+        const std::int64_t fit = item_rows_max(args_.heads) / (item.queries * group_);
+        const std::int64_t heads = std::clamp<std::int64_t>(cost_most_ / cost, 1, std::max<std::int64_t>(1, fit));
+        for (std::int32_t head = 0; head < kv_heads_; head = item.kv_head_end) {
+            item.kv_head = head;
+            item.kv_head_end = static_cast<std::int32_t>(std::min<std::int64_t>(head + heads, kv_heads_));
+            if (item.queries == 1 && item.segment_end > 1 && cost > cost_most_)
+                add_segments(item);
+            else
+                plan_.items.push_back(item);
+        }
+    }
+
+    // A long context: one item a segment, and the merge afterwards that an item of all segments does by itself.
+    void add_segments(AttentionItem item) {
+        const std::int32_t segments = item.segment_end;
+        const std::int64_t floats = partial_floats((item.kv_head_end - item.kv_head) * group_, args_.layout.head_dim);
+        const auto first = static_cast<std::int64_t>(plan_.partial_floats);
+        plan_.combines.push_back({item.token, item.kv_head, item.kv_head_end, segments, first});
+        for (std::int32_t segment = 0; segment < segments; ++segment) {
+            item.segment = segment;
+            item.segment_end = segment + 1;
+            item.partial = first + segment * floats;
+            plan_.items.push_back(item);
+        }
+        plan_.partial_floats += segments * floats;
+    }
+
+    const AttentionArgs& args_;
+    AttentionPlan& plan_;
+    const std::int32_t kv_heads_, group_, queries_max_;
+    std::int64_t cost_most_;   // of one item, where it can be cut
+};
+
+}  // namespace
+
+void plan_attention(const AttentionArgs& args, std::int32_t threads, AttentionPlan& plan) {
+    Planner(args, threads, plan).make();
+}
+
+std::size_t attention_scratch_bytes(const KvLayout& layout, std::int32_t heads) {
+    return ScratchMap(heads, layout.head_dim).bytes;
+}
+
+}  // namespace octavo

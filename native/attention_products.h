@@ -1,0 +1,248 @@
+// The two products of attention on full tiles: scores = q . keys and acc = scale * acc + p . values.
+// Included by attention_kernels.cpp alone.
+//
+// A *row* is one (query, head) pair. Both products take a few rows at a time and walk the same packed storage: one step
+// is one vector of 16 lanes (tokens for keys, dimensions for values) times one broadcast operand. Every output element
+// has one accumulator that adds the steps in order, so the grouping of rows and vectors never shows in the result.
+#pragma once
+
+#include "attention_lanes.h"
+
+namespace octavo::OCTAVO_PATH {
+namespace {
+
+// How one element type is multiplied. `Operand` is what a row broadcasts: of q one a step, of p one a step.
+template <KvType type>
+struct Product;
+
+template <>
+struct Product<KvType::f32> {
+    using Element = float;
+    using Operand = float;
+    static constexpr int per_step = 1;           // dimensions of a key, tokens of values
+    static constexpr int operands_per_step = 1;
+    static constexpr int vector_elements = 16;   // elements of a step's vector
+    struct Vector {
+        Lanes x;
+    };
+    OCTAVO_INLINE static Vector load_vector(const float* p) { return {load(p)}; }
+    OCTAVO_INLINE static Vector load_half_vector(const float* p) { return {load_half(p)}; }
+    OCTAVO_INLINE static Lanes multiply_add(Lanes sum, const Vector& v, const float* operand) {
+        return fma(broadcast(*operand), v.x, sum);
+    }
+};
+
+#if defined(OCTAVO_PATH_AVX512_BF16)
+
+template <>
+struct Product<KvType::bf16> {
+    using Element = std::uint16_t;
+    using Operand = std::uint32_t;  // two bf16
+    static constexpr int per_step = 2;
+    static constexpr int operands_per_step = 1;
+    static constexpr int vector_elements = 32;
+    struct Vector {
+        __m512i x;
+    };
+    OCTAVO_INLINE static Vector load_vector(const Element* p) { return {_mm512_loadu_si512(p)}; }
+    OCTAVO_INLINE static Vector load_half_vector(const Element* p) { return {_mm512_maskz_loadu_epi32(0xff, p)}; }
+    OCTAVO_INLINE static Lanes multiply_add(Lanes sum, const Vector& v, const Operand* operand) {
+        return {_mm512_dpbf16_ps(sum.v, (__m512bh)v.x, (__m512bh)_mm512_set1_epi32(int(*operand)))};
+    }
+};
+
+#else
+
+// Without the instruction, bf16 is widened (exactly) and multiplied in float32; q and p are not rounded.
+template <>
+struct Product<KvType::bf16> {
+    using Element = std::uint16_t;
+    using Operand = float;
+    static constexpr int per_step = 2;
+    static constexpr int operands_per_step = 2;
+    static constexpr int vector_elements = 32;
+    struct Vector {
+        Lanes even, odd;
+    };
+    OCTAVO_INLINE static Lanes multiply_add(Lanes sum, const Vector& v, const float* operand) {
+        return fma(broadcast(operand[1]), v.odd, fma(broadcast(operand[0]), v.even, sum));
+    }
+
+#if defined(OCTAVO_PATH_AVX2)
+    OCTAVO_INLINE static __m256 even(__m256i x) { return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16)); }
+    OCTAVO_INLINE static __m256 odd(__m256i x) {
+        return _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32(int(0xffff0000))));
+    }
+    OCTAVO_INLINE static __m256i bits(const Element* p) {
+        return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    }
+    OCTAVO_INLINE static Vector load_vector(const Element* p) {
+        const __m256i a = bits(p), b = bits(p + 16);
+        return {{even(a), even(b)}, {odd(a), odd(b)}};
+    }
+    OCTAVO_INLINE static Vector load_half_vector(const Element* p) {
+        const __m256i a = bits(p), b = _mm256_setzero_si256();
+        return {{even(a), even(b)}, {odd(a), odd(b)}};
+    }
+#else
+    // The machine is little-endian: the even element is the low half of its pair.
+    OCTAVO_INLINE static Quad even(QuadBits x) { return (Quad)(x << 16); }
+    OCTAVO_INLINE static Quad odd(QuadBits x) { return (Quad)(x & std::int32_t(0xffff0000)); }
+    OCTAVO_INLINE static QuadBits bits(const Element* p) {
+        QuadBits x;
+        std::memcpy(&x, p, sizeof x);
+        return x;
+    }
+    OCTAVO_INLINE static Vector load_vector(const Element* p) {
+        const QuadBits a = bits(p), b = bits(p + 8), c = bits(p + 16), d = bits(p + 24);
+        return {{even(a), even(b), even(c), even(d)}, {odd(a), odd(b), odd(c), odd(d)}};
+    }
+    OCTAVO_INLINE static Vector load_half_vector(const Element* p) {
+        const QuadBits a = bits(p), b = bits(p + 8);
+        return {{even(a), even(b), Quad{}, Quad{}}, {odd(a), odd(b), Quad{}, Quad{}}};
+    }
+#endif
+};
+
+#endif
+
+// Vectors side by side for so many rows: enough independent sums to hide the latency of a multiply-add, few enough to
+// stay in registers.
+#if defined(OCTAVO_PATH_AVX512_BF16)
+constexpr int vectors_for(int rows) { return rows == 1 ? 8 : 4; }
+#else
+constexpr int vectors_for(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
+#endif
+constexpr int row_group = 4;
+
+// Operands of one row of p in a chunk.
+template <KvType type>
+constexpr int p_stride = chunk_tokens / Product<type>::per_step * Product<type>::operands_per_step;
+
+template <KvType type>
+using TileList = const typename Product<type>::Element* const*;
+
+template <KvType type>
+struct ScoreTask {
+    TileList<type> keys;                          // [tiles]
+    int tiles;
+    int steps;                                    // of a key: head_dim / per_step
+    const typename Product<type>::Operand* q;     // [rows][steps x operands_per_step]
+    float* scores;                                // [rows][chunk_tokens]
+};
+
+template <KvType type, int rows, int vectors>
+OCTAVO_INLINE void score_group(const ScoreTask<type>& task, int row, int tile) {
+    using P = Product<type>;
+    const int q_stride = task.steps * P::operands_per_step;
+    const typename P::Operand* q = task.q + std::size_t(row) * q_stride;
+    const typename P::Element* keys[vectors];
+    Lanes sum[rows][vectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; ++v) {
+        keys[v] = task.keys[tile + v];
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; ++r) sum[r][v] = broadcast(0.0f);
+    }
+    for (int step = 0; step < task.steps; ++step) {
+        typename P::Vector k[vectors];
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; ++v) k[v] = P::load_vector(keys[v] + std::size_t(step) * P::vector_elements);
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; ++r)
+#pragma GCC unroll 8
+            for (int v = 0; v < vectors; ++v)
+                sum[r][v] = P::multiply_add(sum[r][v], k[v], q + r * q_stride + step * P::operands_per_step);
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; ++r)
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; ++v)
+            store(task.scores + std::size_t(row + r) * chunk_tokens + (tile + v) * tile_tokens, sum[r][v]);
+}
+
+template <KvType type, int rows>
+void score_rows(const ScoreTask<type>& task, int row) {
+    constexpr int wide = vectors_for(rows);
+    int tile = 0;
+    for (; tile + wide <= task.tiles; tile += wide) score_group<type, rows, wide>(task, row, tile);
+    if constexpr (wide > 4)
+        for (; tile + 4 <= task.tiles; tile += 4) score_group<type, rows, 4>(task, row, tile);
+    if constexpr (wide > 2)
+        for (; tile + 2 <= task.tiles; tile += 2) score_group<type, rows, 2>(task, row, tile);
+    for (; tile < task.tiles; ++tile) score_group<type, rows, 1>(task, row, tile);
+}
+
+template <KvType type>
+struct WeighTask {
+    TileList<type> values;                        // [tiles]
+    int tiles;
+    int head_dim;
+    const typename Product<type>::Operand* p;     // [rows][p_stride]
+    const float* scale;                           // [rows]
+    float* acc;                                   // [rows][acc_stride]
+    int acc_stride;                               // head_dim rounded up to whole vectors
+};
+
+template <KvType type, int rows, int vectors, bool half>
+OCTAVO_INLINE void weigh_group(const WeighTask<type>& task, int row, int x) {
+    using P = Product<type>;
+    constexpr int tile_steps = tile_tokens / P::per_step;
+    const typename P::Operand* p = task.p + std::size_t(row) * p_stride<type>;
+    float* acc = task.acc + std::size_t(row) * task.acc_stride + x;
+    Lanes sum[rows][vectors];
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; ++r)
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; ++v)
+            sum[r][v] = mul(broadcast(task.scale[row + r]), load(acc + r * task.acc_stride + v * lane_count));
+    for (int tile = 0; tile < task.tiles; ++tile, p += tile_steps * P::operands_per_step) {
+        const typename P::Element* values = task.values[tile] + std::size_t(x) * P::per_step;
+#pragma GCC unroll 2
+        for (int step = 0; step < tile_steps; ++step, values += std::size_t(task.head_dim) * P::per_step) {
+            typename P::Vector w[vectors];
+#pragma GCC unroll 8
+            for (int v = 0; v < vectors; ++v)
+                w[v] = half ? P::load_half_vector(values) : P::load_vector(values + v * P::vector_elements);
+#pragma GCC unroll 4
+            for (int r = 0; r < rows; ++r)
+#pragma GCC unroll 8
+                for (int v = 0; v < vectors; ++v)
+                    sum[r][v] = P::multiply_add(sum[r][v], w[v], p + r * p_stride<type> + step * P::operands_per_step);
+        }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; ++r)
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; ++v) store(acc + r * task.acc_stride + v * lane_count, sum[r][v]);
+}
+
+template <KvType type, int rows>
+void weigh_rows(const WeighTask<type>& task, int row) {
+    constexpr int wide = vectors_for(rows);
+    const int vectors = task.head_dim / lane_count;
+    int v = 0;
+    for (; v + wide <= vectors; v += wide) weigh_group<type, rows, wide, false>(task, row, v * lane_count);
+    if constexpr (wide > 4)
+        for (; v + 4 <= vectors; v += 4) weigh_group<type, rows, 4, false>(task, row, v * lane_count);
+    if constexpr (wide > 2)
+        for (; v + 2 <= vectors; v += 2) weigh_group<type, rows, 2, false>(task, row, v * lane_count);
+    for (; v < vectors; ++v) weigh_group<type, rows, 1, false>(task, row, v * lane_count);
+    if (task.head_dim % lane_count) weigh_group<type, rows, 1, true>(task, row, v * lane_count);
+}
+
+// Calls body.template operator()<rows>(first row) for groups that cover [0, rows).
+template <class Body>
+OCTAVO_INLINE void in_row_groups(int rows, Body&& body) {
+    int row = 0;
+    for (; row + row_group <= rows; row += row_group) body.template operator()<row_group>(row);
+    switch (rows - row) {
+        case 3: body.template operator()<3>(row); break;
+        case 2: body.template operator()<2>(row); break;
+        case 1: body.template operator()<1>(row); break;
+        default: break;
+    }
+}
+
+}  // namespace
+}  // namespace octavo::OCTAVO_PATH

@@ -1,0 +1,55 @@
+// Sizes that the plan and the kernels agree on: how much one item may hold, and where in a thread's scratch it lies.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "attention.h"
+
+namespace octavo {
+
+// A row is one (query, head) pair. A prefill item has about this many: each tile is then read once for all of them,
+// and their scores of a chunk (32 KiB) stay near.
+constexpr std::int32_t item_rows = 64;
+
+OCTAVO_INLINE std::int32_t max_of(std::int32_t a, std::int32_t b) { return a > b ? a : b; }
+
+// Most queries of an item, for so many query heads a kv head.
+OCTAVO_INLINE std::int32_t item_queries(std::int32_t group) { return max_of(1, item_rows / group); }
+
+// Most rows of an item, over all its kv heads: a decode item may have all of them.
+OCTAVO_INLINE std::int32_t item_rows_max(std::int32_t heads) { return max_of(item_rows, heads); }
+
+// head_dim in whole vectors of 16.
+OCTAVO_INLINE std::int32_t acc_stride(std::int32_t head_dim) { return (head_dim + 15) / 16 * 16; }
+
+// Floats of one segment's partial result: acc [rows][acc_stride], maximum [rows], sum [rows].
+OCTAVO_INLINE std::int64_t partial_floats(std::int32_t rows, std::int32_t head_dim) {
+    return std::int64_t(rows) * (acc_stride(head_dim) + 2);
+}
+
+// Byte offsets of an item's arrays in its scratch; each starts on a cache line.
+struct ScratchMap {
+    std::size_t q, segment_acc, total_acc, state, scores, p, rescale, tiles, bytes;
+
+    OCTAVO_INLINE ScratchMap(std::int32_t heads, std::int32_t head_dim) : bytes(0) {
+        const std::size_t rows = item_rows_max(heads), acc = rows * acc_stride(head_dim) * 4;
+        q = take(rows * head_dim * 4);
+        segment_acc = take(acc);
+        total_acc = take(acc);
+        state = take(4 * rows * 4);
+        scores = take(rows * chunk_tokens * 4);
+        p = take(rows * chunk_tokens * 4);
+        rescale = take(2 * (rows + 16) * 4);
+        tiles = take(2 * std::size_t(chunk_tokens) * head_dim * 4);
+    }
+
+private:
+    OCTAVO_INLINE std::size_t take(std::size_t size) {
+        const std::size_t begin = bytes;
+        bytes += (size + 63) / 64 * 64;
+        return begin;
+    }
+};
+
+}  // namespace octavo
