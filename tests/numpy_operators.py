@@ -42,14 +42,18 @@ class Step:
 
     def __post_init__(self) -> None:
         self.row_of = np.repeat(self.rows.astype(np.int64), self.scheduled)
-        offsets = [np.arange(first, first + n) for first, n in zip(self.computed, self.scheduled, strict=True)]
+        offsets = [
+            np.arange(first, first + n) for first, n in zip(self.computed, self.scheduled, strict=True)
+        ]
         self.positions = np.concatenate(offsets) if offsets else np.empty(0, np.int64)
 
 
 class NumpyOperators:
     """Records closures; ``run`` calls them for one step. Unwritten slots are NaN."""
 
-    def __init__(self, num_blocks: int, block_size: int, num_layers: int, num_kv_heads: int, head_dim: int) -> None:
+    def __init__(
+        self, num_blocks: int, block_size: int, num_layers: int, num_kv_heads: int, head_dim: int
+    ) -> None:
         self.block_size = block_size
         self.kv_heads, self.head_dim = num_kv_heads, head_dim
         shape = (num_layers, num_blocks * block_size, num_kv_heads, head_dim)
@@ -125,12 +129,18 @@ class NumpyOperators:
             step, all_rows = self._step, self._of(x)
             for t, (row, position) in enumerate(zip(step.row_of, step.positions, strict=True)):
                 slot = self._slots(int(row), np.array([position]))[0]
-                self.keys[layer, slot] = all_rows[t, key_column : key_column + width].reshape(-1, self.head_dim)
-                self.values[layer, slot] = all_rows[t, value_column : value_column + width].reshape(-1, self.head_dim)
+                self.keys[layer, slot] = all_rows[t, key_column : key_column + width].reshape(
+                    -1, self.head_dim
+                )
+                self.values[layer, slot] = all_rows[t, value_column : value_column + width].reshape(
+                    -1, self.head_dim
+                )
 
         self._program.append(operator)
 
-    def paged_attention(self, layer: int, x: Value, query_column: int, heads: int, head_dim: int, scale: float) -> Value:
+    def paged_attention(
+        self, layer: int, x: Value, query_column: int, heads: int, head_dim: int, scale: float
+    ) -> Value:
         width, group = heads * head_dim, heads // self.kv_heads
 
         def compute() -> Doubles:
@@ -180,7 +190,9 @@ def _rms_norm(x: Doubles, weight: Array, eps: float) -> Any:
     return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + eps) * weight.astype(np.float64)
 
 
-def float64_logits(model: LoadedModel, token_ids: NDArray[np.int32], chunks: tuple[int, ...] = (), block_size: int = 4) -> Doubles:
+def float64_logits(
+    model: LoadedModel, token_ids: NDArray[np.int32], chunks: tuple[int, ...] = (), block_size: int = 4
+) -> Doubles:
     """Logits at every position of one sequence, float64 [len(token_ids), vocab].
 
     ``chunks`` are prefill chunk lengths (the rest is one chunk); blocks are handed out in a scrambled order.
@@ -194,7 +206,11 @@ def float64_logits(model: LoadedModel, token_ids: NDArray[np.int32], chunks: tup
     for chunk in (*chunks, length - sum(chunks)):
         one = np.array([chunk], np.int32)
         step = Step(
-            token_ids[done : done + chunk], np.zeros(1, np.int32), np.array([done], np.int32), one, table,
+            token_ids[done : done + chunk],
+            np.zeros(1, np.int32),
+            np.array([done], np.int32),
+            one,
+            table,
             np.arange(chunk, dtype=np.int32),
         )
         logits.append(ops.run(step))

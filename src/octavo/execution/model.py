@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +33,11 @@ def describe(model: LoadedModel, ops: Operators, max_len: int) -> None:
 
 
 def _attention(
-    model: LoadedModel, ops: Operators, layer: int, x: Value, rope: tuple[NDArray[np.float32], NDArray[np.float32]]
+    model: LoadedModel,
+    ops: Operators,
+    layer: int,
+    x: Value,
+    rope: tuple[NDArray[np.float32], NDArray[np.float32]],
 ) -> Value:
     """Columns of ``qkv``: every query head, every key head, every value head."""
     a, weights = model.architecture, model.weights
@@ -43,7 +46,9 @@ def _attention(
     if a.qk_norm:
         ops.head_norm(qkv, 0, a.num_heads, weights.vector(f"{layer}.q_norm"), a.rms_norm_eps)
         ops.head_norm(qkv, key_column, a.num_kv_heads, weights.vector(f"{layer}.k_norm"), a.rms_norm_eps)
-    ops.rope(qkv, 0, a.num_heads + a.num_kv_heads, a.head_dim, *rope)  # queries and keys are neighbours: one pass
+    ops.rope(
+        qkv, 0, a.num_heads + a.num_kv_heads, a.head_dim, *rope
+    )  # queries and keys are neighbours: one pass
     ops.store_kv(layer, qkv, key_column, value_column)
     attended = ops.paged_attention(layer, qkv, 0, a.num_heads, a.head_dim, 1.0 / math.sqrt(a.head_dim))
     return _linear(ops, weights, attended, layer, "o")
@@ -54,4 +59,4 @@ def _linear(ops: Operators, weights: Weights, x: Value, layer: int, *parts: str)
     names = [f"{layer}.{part}" for part in parts]
     biases = [f"{name}_bias" for name in names]
     bias = weights.vector(*biases) if biases[0] in weights else None
-    return ops.linear(x, weights.matrix(*names), cast("NDArray[np.float32] | None", bias))
+    return ops.linear(x, weights.matrix(*names), bias)

@@ -53,7 +53,7 @@ def _llama3(plain: Doubles, scaling: RopeScaling) -> Doubles:
 
 
 def _yarn(plain: Doubles, scaling: RopeScaling, dim: int, theta: float) -> Doubles:
-    """Dimensions that turn often stay, those that turn rarely stretch by the factor, with a ramp between (Peng 2023)."""
+    """Dimensions that turn often stay, those that turn rarely stretch by the factor; a ramp between (Peng 2023)."""
 
     def dimension_of(turns: float) -> float:
         """The (fractional) dimension that turns so often over the original context."""
@@ -65,7 +65,8 @@ def _yarn(plain: Doubles, scaling: RopeScaling, dim: int, theta: float) -> Doubl
     low, high = max(low, 0), min(high, dim - 1)
     width = high - low if high != low else 0.001  # a step, not a division by zero
     stretch = np.clip((np.arange(dim // 2) - low) / width, 0.0, 1.0)
-    return stretch * plain / scaling.factor + (1.0 - stretch) * plain
+    blended: Doubles = stretch * plain / scaling.factor + (1.0 - stretch) * plain
+    return blended
 
 
 def _yarn_attention_factor(scaling: RopeScaling) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from octavo.core.errors import ModelError
@@ -29,8 +30,12 @@ class Family:
 FAMILIES = (
     Family("llama", "LlamaForCausalLM", "llama", gguf_permuted=True),
     Family("mistral", "MistralForCausalLM", "mistral", gguf_permuted=True, qkv_bias=False),
-    Family("qwen2", "Qwen2ForCausalLM", "qwen2", gguf_permuted=False, qkv_bias=True, sliding_window_switch=True),
-    Family("qwen3", "Qwen3ForCausalLM", "qwen3", gguf_permuted=False, qk_norm=True, sliding_window_switch=True),
+    Family(
+        "qwen2", "Qwen2ForCausalLM", "qwen2", gguf_permuted=False, qkv_bias=True, sliding_window_switch=True
+    ),
+    Family(
+        "qwen3", "Qwen3ForCausalLM", "qwen3", gguf_permuted=False, qk_norm=True, sliding_window_switch=True
+    ),
 )
 """GGUF files of Mistral models call themselves llama; the name ``mistral`` there is kept for the newer converters."""
 
@@ -39,10 +44,11 @@ def from_hf_config(config: Fields) -> tuple[Family, Architecture]:
     """From a config.json. Raises ModelError for a family that is not in the registry, or a setting that is wrong."""
     family = _hf_family(config)
     if config.get("quantization_config") is not None:
-        raise ModelError(f"{config.source}: quantised safetensors weights are not supported; use a GGUF file", param="model")
-    activation = config.text("hidden_act", "silu")
-    if activation != "silu":
-        raise ModelError(f"{config.source}: hidden_act is {activation!r}; {family.name} is run with silu alone", param="model")
+        raise ModelError(
+            f"{config.source}: quantised safetensors are not supported; use a GGUF file", param="model"
+        )
+    if config.text("hidden_act", "silu") != "silu":
+        raise config.error("hidden_act", "'silu'")
     num_heads, hidden_size = config.integer("num_attention_heads"), config.integer("hidden_size")
     head_dim = config.integer("head_dim", max(1, hidden_size // num_heads))
     rope = config.inner("rope_parameters") or config
@@ -84,7 +90,9 @@ def _hf_family(config: Fields) -> Family:
             return family
     what = ", ".join(map(str, names)) or f"model_type {config.get('model_type')!r}"
     known = ", ".join(family.hf_architecture for family in FAMILIES)
-    raise ModelError(f"{config.source}: the architecture {what} is not supported; supported are {known}", param="model")
+    raise ModelError(
+        f"{config.source}: the architecture {what} is not supported; supported are {known}", param="model"
+    )
 
 
 def _sliding_window(config: Fields, family: Family) -> int | None:
@@ -101,7 +109,8 @@ def _hf_scaling(config: Fields, max_len: int) -> RopeScaling:
         return RopeScaling()
     if kind not in ("linear", "llama3", "yarn"):
         raise ModelError(
-            f"{rope.source}: rope type {kind!r} is not supported; supported are default, linear, llama3, yarn", param="model"
+            f"{rope.source}: rope type {kind!r} is not supported; supported are default, linear, llama3, yarn",
+            param="model",
         )
     factor, original = rope.number("factor"), rope.integer("original_max_position_embeddings", max_len)
     if kind == "linear":
@@ -124,16 +133,22 @@ def _hf_scaling(config: Fields, max_len: int) -> RopeScaling:
     )
 
 
-def from_gguf(source: str, metadata: dict[str, object], tensors: set[str], vocab_size: int) -> tuple[Family, Architecture]:
+def from_gguf(
+    source: str, metadata: Mapping[str, object], tensors: Container[str], vocab_size: int
+) -> tuple[Family, Architecture]:
     """From GGUF metadata; whether there are biases or separate logits is seen from the tensors' names."""
     name = Fields(source, metadata).text("general.architecture")
     family = next((f for f in FAMILIES if f.gguf_architecture == name), None)
     if family is None:
         known = ", ".join(f.gguf_architecture for f in FAMILIES)
-        raise ModelError(f"{source}: the architecture {name!r} is not supported; supported are {known}", param="model")
+        raise ModelError(
+            f"{source}: the architecture {name!r} is not supported; supported are {known}", param="model"
+        )
     fields = Fields(source, metadata, f"{name}.")
     if fields.integer("expert_count", 0, at_least=0):
-        raise ModelError(f"{source}: a mixture of {fields.get('expert_count')} experts is not supported", param="model")
+        raise ModelError(
+            f"{source}: a mixture of {fields.get('expert_count')} experts is not supported", param="model"
+        )
     num_heads, hidden_size = fields.integer("attention.head_count"), fields.integer("embedding_length")
     head_dim = fields.integer("attention.key_length", max(1, hidden_size // num_heads))
     if fields.integer("attention.value_length", head_dim) != head_dim:
@@ -158,7 +173,8 @@ def from_gguf(source: str, metadata: dict[str, object], tensors: set[str], vocab
         mlp_bias="blk.0.ffn_gate.bias" in tensors,
         qk_norm=family.qk_norm,
         tied="output.weight" not in tensors,
-        sliding_window=None if fields.get("attention.sliding_window") is None
+        sliding_window=None
+        if fields.get("attention.sliding_window") is None
         else fields.integer("attention.sliding_window", at_least=0) or None,
     )
     return family, _consistent(source, architecture)
@@ -190,7 +206,10 @@ def _gguf_scaling(fields: Fields, max_len: int) -> RopeScaling:
 def _consistent(source: str, a: Architecture) -> Architecture:
     """Sizes that must go together. Raises ModelError."""
     if a.num_heads % a.num_kv_heads:
-        raise ModelError(f"{source}: {a.num_heads} query heads do not divide among {a.num_kv_heads} kv heads", param="model")
+        raise ModelError(
+            f"{source}: {a.num_heads} query heads do not divide among {a.num_kv_heads} kv heads",
+            param="model",
+        )
     if a.rotary_dim % 2 or not 2 <= a.rotary_dim <= a.head_dim:
         raise ModelError(
             f"{source}: {a.rotary_dim} rotary dimensions of a head of {a.head_dim}; an even number from 2 to "

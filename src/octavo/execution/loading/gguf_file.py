@@ -15,7 +15,16 @@ from octavo.execution.loading.stored import StoredTensor
 from octavo.text.gguf_header import GGUFTensorInfo, read_gguf_header
 
 _FLOATS: dict[int, Encoding] = {0: F32, 1: F16, 30: BF16}
-_QUANTISED_NUMBERS = {2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K"}
+_QUANTISED_NUMBERS = {
+    2: "Q4_0",
+    3: "Q4_1",
+    6: "Q5_0",
+    7: "Q5_1",
+    8: "Q8_0",
+    12: "Q4_K",
+    13: "Q5_K",
+    14: "Q6_K",
+}
 """GGUF's numbers of tensor types."""
 
 
@@ -31,7 +40,9 @@ def read_gguf(path: Path) -> GGUFFile:
     header = read_gguf_header(path)
     parts = header.metadata.get("split.count", 1)
     if parts != 1:
-        raise ModelError(f"{path} is one of {parts} parts; merge the parts into one file first", param="model")
+        raise ModelError(
+            f"{path} is one of {parts} parts; merge the parts into one file first", param="model"
+        )
     data: Bytes = np.memmap(path, np.uint8, "r")
     return GGUFFile(header.metadata, {info.name: _tensor(path, data, info) for info in header.tensors})
 
@@ -49,9 +60,12 @@ def _tensor(path: Path, data: Bytes, info: GGUFTensorInfo) -> StoredTensor:
     end = info.offset + rows * row_bytes
     if end > len(data):
         raise ModelError(
-            f"{path} is truncated: tensor {info.name} ends at byte {end:,}, the file has {len(data):,}", param="model"
+            f"{path} is truncated: tensor {info.name} ends at byte {end:,}, the file has {len(data):,}",
+            param="model",
         )
-    return StoredTensor(path, info.name, info.shape, encoding, data[info.offset : end].reshape(rows, row_bytes))
+    return StoredTensor(
+        path, info.name, info.shape, encoding, data[info.offset : end].reshape(rows, row_bytes)
+    )
 
 
 def _encoding(path: Path, info: GGUFTensorInfo) -> Encoding:

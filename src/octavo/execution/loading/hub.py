@@ -6,7 +6,7 @@ from pathlib import Path
 
 from octavo.core.errors import ModelError
 
-_FILES = ["config.json", "generation_config.json", "tokenizer*.json", "chat_template*", "*.safetensors", "*.safetensors.index.json"]
+_FILES = ["config.json", "generation_config.json", "tokenizer*.json", "chat_template*", "model*.safetensors*"]
 
 
 def fetch(name: str) -> Path:
@@ -15,11 +15,14 @@ def fetch(name: str) -> Path:
         from huggingface_hub import snapshot_download
     except ImportError as error:
         raise ModelError(
-            f"there is no file or folder {name}; to fetch it from the hub, install huggingface_hub", param="model"
+            f"there is no file or folder {name}; to fetch it from the hub, install huggingface_hub",
+            param="model",
         ) from error
     try:
         return Path(snapshot_download(name, allow_patterns=_FILES))
-    except Exception as error:  # the hub's client raises errors of several libraries; all mean that there is no model
+    except (
+        Exception
+    ) as error:  # the hub's client raises errors of several libraries; all mean that there is no model
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise ModelError(
             f"{name} is neither a file nor a folder here, and the hub did not give it: {reason[0]}; "

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 from octavo.core.errors import ConfigError, ModelError
 from octavo.core.model_spec import ModelSpec
@@ -55,10 +56,12 @@ def _locate(source: str | Path) -> Path:
     path = Path(source).expanduser()
     if path.exists():
         return path
-    text = str(source)
-    if isinstance(source, str) and text.count("/") == 1 and not text.startswith((".", "/", "~")) and not path.suffix == ".gguf":
-        return fetch(text)
-    raise ModelError(f"{path} does not exist; give a Hugging Face folder, a GGUF file or a hub name org/name", param="model")
+    if isinstance(source, str) and re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*(?<!\.gguf)", source):
+        return fetch(source)
+    raise ModelError(
+        f"{path} does not exist; give a Hugging Face folder, a GGUF file or a hub name org/name",
+        param="model",
+    )
 
 
 def _load_folder(folder: Path, dtype: Target) -> LoadedModel:
@@ -70,7 +73,9 @@ def _load_folder(folder: Path, dtype: Target) -> LoadedModel:
     config = Fields(str(folder / "config.json"), read_json(folder / "config.json"))
     _, architecture = from_hf_config(config)
     tensors = choose(folder, architecture, read_folder(folder), gguf=False)
-    return _loaded(folder.resolve().name, folder, architecture, Weights(tensors, dtype), _hf_eos(folder, config))
+    return _loaded(
+        folder.resolve().name, folder, architecture, Weights(tensors, dtype), _hf_eos(folder, config)
+    )
 
 
 def _hf_eos(folder: Path, config: Fields) -> tuple[int, ...]:
@@ -87,7 +92,7 @@ def _load_gguf(path: Path, dtype: Target) -> LoadedModel:
     embed = file.tensors.get("token_embd.weight")
     if embed is None:
         raise ModelError(f"{path}: tensor token_embd.weight is missing", param="model")
-    family, architecture = from_gguf(str(path), file.metadata, set(file.tensors), embed.shape[0])
+    family, architecture = from_gguf(str(path), file.metadata, file.tensors, embed.shape[0])
     tensors = choose(path, architecture, file.tensors, gguf=True)
     if family.gguf_permuted:
         tensors = unpermute(architecture, tensors)
@@ -106,8 +111,10 @@ def _load_gguf(path: Path, dtype: Target) -> LoadedModel:
     return _loaded(path.stem, path, architecture, Weights(tensors, dtype, factors), eos)
 
 
-def _loaded(name: str, path: Path, a: Architecture, weights: Weights, eos_token_ids: tuple[int, ...]) -> LoadedModel:
-    max_model_len, notes = a.max_position_embeddings, ()
+def _loaded(
+    name: str, path: Path, a: Architecture, weights: Weights, eos_token_ids: tuple[int, ...]
+) -> LoadedModel:
+    max_model_len, notes = a.max_position_embeddings, tuple[str, ...]()
     if a.sliding_window is not None and a.sliding_window < max_model_len:
         # Inside the window, sliding attention is full attention; beyond it Octavo would compute something else.
         notes = (
@@ -129,4 +136,4 @@ def _loaded(name: str, path: Path, a: Architecture, weights: Weights, eos_token_
         weight_dtype=weights.dtype,
         num_parameters=weights.num_parameters,
     )
-    return LoadedModel(spec, a, weights, eos_token_ids, path, cast("tuple[str, ...]", notes))
+    return LoadedModel(spec, a, weights, eos_token_ids, path, notes)

@@ -71,11 +71,17 @@ def _layer_shapes(a: Architecture) -> dict[str, tuple[int, ...]]:
 
 def weight_names(a: Architecture) -> Iterator[WeightName]:
     """Every weight that a model of this architecture has; without ``logits`` where it is tied."""
-    shapes = {"embed": (a.vocab_size, a.hidden_size), "norm": (a.hidden_size,), "logits": (a.vocab_size, a.hidden_size)}
+    shapes = {
+        "embed": (a.vocab_size, a.hidden_size),
+        "norm": (a.hidden_size,),
+        "logits": (a.vocab_size, a.hidden_size),
+    }
     for part, (hugging_face, gguf) in _MODEL.items():
         if part != "logits" or not a.tied:
             yield WeightName(part, hugging_face, gguf, shapes[part])
     for layer in range(a.num_layers):
         for part, shape in _layer_shapes(a).items():
             hugging_face, gguf = _LAYER[part]
-            yield WeightName(f"{layer}.{part}", f"model.layers.{layer}.{hugging_face}", f"blk.{layer}.{gguf}", shape)
+            yield WeightName(
+                f"{layer}.{part}", f"model.layers.{layer}.{hugging_face}", f"blk.{layer}.{gguf}", shape
+            )

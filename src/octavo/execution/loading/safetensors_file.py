@@ -57,11 +57,15 @@ def _header(path: Path, data: Bytes) -> tuple[dict[str, Any], int]:
         raise ModelError(f"{path} is truncated: {len(data)} bytes, fewer than the 8 of the header's length")
     length = int.from_bytes(data[:8].tobytes(), "little")
     if length > min(len(data) - 8, _HEADER_BYTES_MAX):
-        raise ModelError(f"{path} is truncated or damaged: a header of {length} bytes in a file of {len(data)}")
+        raise ModelError(
+            f"{path} is truncated or damaged: a header of {length} bytes in a file of {len(data)}"
+        )
     try:
         header = json.loads(data[8 : 8 + length].tobytes())
     except ValueError as error:
-        raise ModelError(f"{path} is damaged: its header of {length} bytes is not valid JSON: {error}") from error
+        raise ModelError(
+            f"{path} is damaged: its header of {length} bytes is not valid JSON: {error}"
+        ) from error
     if not isinstance(header, dict):
         raise ModelError(f"{path} is damaged: its header holds a {type(header).__name__}, not an object")
     return header, 8 + length
@@ -74,14 +78,16 @@ def _tensor(path: Path, name: str, entry: Any, data: Bytes, base: int) -> Stored
     except (TypeError, KeyError, ValueError) as error:
         raise ModelError(f"{path} is damaged: the header's entry for tensor {name} is {entry!r}") from error
     if base + end > len(data):
-        raise ModelError(f"{path} is truncated: tensor {name} ends at byte {base + end}, the file has {len(data)}")
+        raise ModelError(
+            f"{path} is truncated: tensor {name} ends at byte {base + end}, the file has {len(data)}"
+        )
     if kind not in _ENCODINGS or not shape or min(shape) < 1:
         return None
     encoding = _ENCODINGS[kind]
     nbytes = math.prod(shape) * encoding.nbytes
     if start < 0 or end - start != nbytes:
         raise ModelError(
-            f"{path} is damaged: tensor {name}, {kind} {list(shape)}, needs {nbytes} bytes, its entry gives {end - start}"
+            f"{path} is damaged: tensor {name}, {kind} {list(shape)}, needs {nbytes} bytes, not {end - start}"
         )
     row_bytes = shape[-1] * encoding.nbytes
     raw = data[base + start : base + end].reshape(-1, row_bytes)
@@ -102,7 +108,9 @@ def read_folder(folder: Path) -> dict[str, StoredTensor]:
     tensors: dict[str, StoredTensor] = {}
     for shard in sorted(set(weight_map.values())):
         if not (folder / shard).is_file():
-            raise ModelError(f"{folder / shard} is missing; {INDEX_NAME} names it for {_some(weight_map, shard)}")
+            raise ModelError(
+                f"{folder / shard} is missing; {INDEX_NAME} names it for {_some(weight_map, shard)}"
+            )
         found = read_safetensors(folder / shard)
         tensors.update(found)
     return tensors

@@ -38,7 +38,7 @@ class StoredTensor:
 
     @property
     def rows(self) -> int:
-        return self.raw.shape[0]
+        return len(self.raw)
 
     @property
     def columns(self) -> int:
@@ -53,10 +53,11 @@ class StoredTensor:
 
 
 def _decode_rows(tensor: StoredTensor, first: int, last: int, target: Target, out: Array) -> None:
-    """Decode rows ``first`` to ``last`` into ``out`` [last - first, columns]. Raises ModelError where one is not finite."""
+    """Decode rows ``first`` to ``last`` into ``out`` [last - first, columns]. Raises ModelError for NaN or infinity."""
     encoding = tensor.encoding
     blocks = tensor.raw[first:last].reshape(-1, encoding.nbytes)
-    values = encoding.decode(blocks).reshape(last - first, tensor.columns)
+    with np.errstate(all="ignore"):  # a damaged scale is reported below, by name
+        values = encoding.decode(blocks).reshape(last - first, tensor.columns)
     if not np.isfinite(values).all():
         row, column = (int(i[0]) for i in np.nonzero(~np.isfinite(values)))
         raise ModelError(

@@ -49,7 +49,9 @@ class Weights:
 
     def vector(self, *names: str) -> NDArray[np.float32]:
         """The elements of the named vectors, one after another; float32 in every dtype: norms and biases are small."""
-        parts: list[NDArray[np.float32]] = [decode([self._tensors[name]], "f32").reshape(-1) for name in names]
+        parts: list[NDArray[np.float32]] = [
+            decode([self._tensors[name]], "f32").reshape(-1) for name in names
+        ]
         return np.ascontiguousarray(np.concatenate(parts))
 
 
@@ -66,12 +68,13 @@ def choose(
         tensor = tensors.get(name)
         if tensor is None:
             raise ModelError(
-                f"{source}: tensor {name} is missing; {architecture.family} with {architecture.num_layers} layers needs it",
+                f"{source}: tensor {name} is missing; {architecture.family} of {architecture.num_layers} layers has it",
                 param="model",
             )
         if tensor.shape != wanted.shape:
             raise ModelError(
-                f"{tensor.file}: tensor {name} has shape {list(tensor.shape)}, the model's settings say {list(wanted.shape)}",
+                f"{tensor.file}: tensor {name} has shape {list(tensor.shape)}, "
+                f"the model's settings say {list(wanted.shape)}",
                 param="model",
             )
         chosen[wanted.canonical] = tensor
