@@ -53,7 +53,7 @@ class CpuExecutor:
         available = _native.available_paths()
         if path is not None and path not in available:
             raise ConfigError(
-                f"path {path!r} does not run on this machine; {', '.join(available)} do", param="--path"
+                f"path {path!r} does not run on this machine; {', '.join(available)} do", param="--cpu-path"
             )
         spec = model.spec
         self.runtime = _native.Runtime(path or available[0], threads)

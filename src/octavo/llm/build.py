@@ -20,8 +20,7 @@ from octavo.execution.loading import LoadedModel, load_model
 from octavo.llm.completions import CompletionBoard
 from octavo.llm.options import EngineOptions
 from octavo.llm.session import Session
-from octavo.memory import sizing
-from octavo.memory.allocator import make_allocator
+from octavo.memory import make_allocator, sizing
 from octavo.scheduling.scheduler import Scheduler
 from octavo.telemetry.boot import boot_lines
 from octavo.telemetry.sinks import FanOut, LineSink
@@ -107,6 +106,7 @@ def build_session(
         num_blocks=sizes.num_blocks,
         block_size=options.block_size,
         max_num_seqs=options.max_num_seqs,
+        max_model_len=sizes.max_model_len,
     )
     tokenizer = load_tokenizer(model.path)
     board = CompletionBoard()

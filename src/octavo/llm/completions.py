@@ -9,7 +9,7 @@ import numpy as np
 from octavo.core.events import Admitted, Finished, Preempted, StepRecord
 from octavo.core.plan import FinishReason, TokenLogprobs
 from octavo.core.request import Request
-from octavo.text.stream import TextStream
+from octavo.text.stop import TextStream
 
 
 @dataclass(slots=True)
@@ -66,8 +66,9 @@ class Completion:
         self.prompt_logprobs.extend(chunk)
 
     def end(self, reason: FinishReason) -> None:
-        self.finish_reason = reason
-        rest = self.stream.flush()
+        """Take the held-back rest of the text; it may complete a stop string, which is then why the answer ended."""
+        rest, stopped = self.stream.flush()
+        self.finish_reason = FinishReason.STOP if stopped else reason
         if rest:
             self.pieces.append(rest)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 from tqdm import tqdm
 
@@ -60,9 +60,7 @@ class LLM:
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
         """Answer one conversation or several, through the model's chat template."""
-        conversations: list[Messages] = (
-            [messages] if messages and isinstance(messages[0], dict) else list(messages)
-        )  # type: ignore[list-item, arg-type]
+        conversations = _conversations(messages)
         requests = [
             self.session.prepare(self.session.encode_chat(conversation), params)
             for conversation, params in zip(
@@ -109,8 +107,14 @@ class LLM:
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
-        return [prompts]  # type: ignore[list-item]
-    return list(prompts)  # type: ignore[arg-type]
+        return [cast("Prompt", prompts)]
+    return list(cast("Sequence[Prompt]", prompts))
+
+
+def _conversations(messages: Messages | Sequence[Messages]) -> list[Messages]:
+    if messages and isinstance(messages[0], dict):
+        return [cast("Messages", messages)]
+    return list(cast("Sequence[Messages]", messages))
 
 
 def _one_each(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:

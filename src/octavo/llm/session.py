@@ -15,7 +15,7 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.engine.engine import Engine
 from octavo.llm.completions import Completion, CompletionBoard
 from octavo.llm.outputs import CompletionOutput, RequestMetrics, RequestOutput
-from octavo.text.stream import TextStream
+from octavo.text.stop import TextStream
 from octavo.text.tokenizer import Tokenizer
 
 

@@ -27,7 +27,7 @@ def llm(folder: Path) -> LLM:
 def nothing_leaks(llm: LLM) -> None:
     llm.session.engine.drain()
     scheduler = llm.session.engine.scheduler
-    audit(scheduler.allocator)
+    audit(scheduler.allocator, {})
     assert scheduler.pool_state.live == 0
     assert not scheduler.has_unfinished
 
