@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from octavo.cli.options import engine_flags, engine_options
 from octavo.core.errors import RequestError
 from octavo.core.sampling_params import SamplingParams
-from octavo.llm.build import build_session
-from octavo.llm.session import Session
+
+if TYPE_CHECKING:
+    from octavo.llm.session import Session
 
 
 @click.command("chat")
@@ -33,6 +34,10 @@ def command(
     system: str | None, max_tokens: int | None, temperature: float, top_k: int, top_p: float, **flags: Any
 ) -> None:
     """Chat with a model. A line is a message; an empty line or end of input leaves."""
+    from octavo.llm.build import (
+        build_session,
+    )  # not at the top: --help loads neither NumPy nor the native part
+
     sampling = SamplingParams(
         temperature=temperature, top_k=top_k, top_p=top_p, max_tokens=max_tokens, seed=flags["seed"]
     )

@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from octavo.cli.options import engine_flags, engine_options
 from octavo.core.errors import ConfigError, OctavoError
-from octavo.core.request import Request
 from octavo.core.sampling_params import SamplingParams
-from octavo.llm.build import build_session
-from octavo.llm.completions import Completion
-from octavo.llm.outputs import RequestOutput
-from octavo.llm.session import Session
+
+if TYPE_CHECKING:
+    from octavo.core.request import Request
+    from octavo.llm.completions import Completion
+    from octavo.llm.outputs import RequestOutput
+    from octavo.llm.session import Session
 
 
 @click.command("generate")
@@ -73,6 +74,10 @@ def command(
     prompts: tuple[str, ...], prompt_file: Path | None, raw: bool, as_json: bool, verbose: bool, **flags: Any
 ) -> None:
     """Complete prompts, or answer them as chat messages."""
+    from octavo.llm.build import (
+        build_session,
+    )  # not at the top: --help loads neither NumPy nor the native part
+
     sampling = _sampling(flags)
     texts = [*prompts, *_read_prompts(prompt_file)]
     if not texts:

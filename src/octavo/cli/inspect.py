@@ -10,8 +10,6 @@ import click
 
 from octavo.cli.options import engine_flags, engine_options
 from octavo.core.errors import ConfigError
-from octavo.llm.build import boot, open_model, size_pool
-from octavo.memory import sizing
 
 
 @click.command("inspect")
@@ -20,6 +18,9 @@ from octavo.memory import sizing
 @engine_flags
 def command(model_argument: str | None, as_json: bool, **flags: Any) -> None:
     """Sizes of a model: bytes a token, tokens a GiB, what a pool would hold."""
+    from octavo.llm.build import boot, open_model, size_pool  # not at the top: --help loads no model code
+    from octavo.memory import sizing
+
     if model_argument and flags["model"]:
         raise ConfigError(f"two models: {model_argument} and --model {flags['model']}", param="--model")
     options = engine_options(**{**flags, "model": model_argument or flags["model"]})
