@@ -120,3 +120,6 @@ class StepRecord:
     pool: PoolState
     running: int
     waiting: int
+    waste: Waste = Waste(0, 0, 0, 0)
+    """While the step ran: its tokens written, its finished rows not yet gone. The four add up to the slots in use,
+    and without ``external`` to the slots held."""

@@ -1,0 +1,116 @@
+"""``Allocator``: the policy that turns tokens into slots, and the words in which the scheduler asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.core.events import PoolState, Waste
+from octavo.memory.block_table import BlockTable
+from octavo.memory.prefix_cache import HashChain
+
+NO_COPIES: NDArray[np.int32] = np.zeros((0, 2), np.int32)
+NO_COPIES.setflags(write=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a request brings to the door."""
+
+    request_id: str
+    token_ids: NDArray[np.int32]
+    """int32 [K]: tokens known so far, the prompt and any output that was kept."""
+    limit: int
+    """Tokens it may reach: prompt + max_tokens, or the longest sequence if it named none."""
+    chain: HashChain | None = None
+    """Names of its full blocks; None if they are neither looked up nor published."""
+    lookup: bool = True
+    """Whether blocks computed by others may stand in for its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blockage:
+    """Enough slots are free, but in the wrong places: external fragmentation."""
+
+    slots_needed: int
+    slots_free: int
+    runs_free: int
+    largest_run: int
+
+
+class Allocator(Protocol):
+    """Owns the pool and the block table. Rows are the scheduler's; each is empty, or was admitted and not released.
+
+    Nothing here raises for lack of memory: ``admit`` and ``grow`` say that it does not fit now.
+    """
+
+    name: str
+    block_size: int
+    num_blocks: int
+    """Blocks in the pool."""
+    pool_len: int
+    """Tokens of the longest sequence that an empty pool can hold."""
+    max_len: int
+    """The same, but no longer than the model's context."""
+    table: BlockTable
+    caching: bool
+    """Whether full blocks are published and found again."""
+    blocked: Blockage | None
+    """Why the latest ``admit`` answered None, if it was external fragmentation."""
+
+    def state(self) -> PoolState: ...
+
+    def admit(self, row: int, claim: Claim, headroom: int) -> int | None:
+        """Take a sequence into an empty row if all its known tokens will fit beside what others were promised.
+
+        ``headroom``: blocks that must stay available afterwards. Returns the leading tokens that are already
+        computed (prefix hits; the row holds their blocks), or None: it does not fit now, and nothing changed.
+        A paged allocator promises the rest and hands it out in ``grow``; a contiguous one takes its whole chunk.
+        """
+
+    def grow(self, rows: NDArray[np.int32], starts: NDArray[np.int32], stops: NDArray[np.int32]) -> int:
+        """Make tokens ``starts[i]`` to ``stops[i]`` writable in distinct ``rows[i]``, in this order while they fit.
+
+        All int32 [k]. Returns how many leading rows were served; the others are untouched.
+        """
+
+    @property
+    def unclean(self) -> Collection[int]:
+        """Rows whose next write may fall into a block that others see: ``grow`` must be asked before it."""
+
+    def take_copies(self) -> NDArray[np.int32]:
+        """int32 [C, 2]: (source, destination) of the copies since the last call, to be made in this order."""
+
+    def take_evicted(self) -> tuple[int, ...]:
+        """Blocks that lost their cached content since the last call."""
+
+    def publish(
+        self,
+        rows: Sequence[int],
+        firsts: Sequence[int],
+        lasts: Sequence[int],
+        chains: Sequence[HashChain],
+        tokens: NDArray[np.int32],
+    ) -> None:
+        """Let blocks ``firsts[i]`` to ``lasts[i]`` - 1 of ``rows[i]`` be found: they are computed and full.
+
+        ``tokens``: int32 [rows, max_len], the tokens of every row.
+        """
+
+    def fork(self, parent: int, child: int) -> None:
+        """Let an empty row share every block of another, the partial one too. Copies come with the first write."""
+
+    def truncate(self, row: int, tokens: int) -> None:
+        """Keep a row's first ``tokens`` tokens and release the blocks behind them."""
+
+    def release(self, row: int) -> int:
+        """Empty a row. Returns how many blocks it held."""
+
+    def waste(
+        self, rows: NDArray[np.int32], written: NDArray[np.int32], limits: NDArray[np.int32], external: int
+    ) -> Waste:
+        """Where the held slots go. int32 [n] for the occupied rows: tokens written, and tokens it may reach."""

@@ -1,0 +1,91 @@
+"""Recounts everything from the tables and raises AssertionError on any difference. Slow on purpose: for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from octavo.memory.allocator import Allocator
+from octavo.memory.block_table import BlockTable
+from octavo.memory.contiguous import ContiguousAllocator
+from octavo.memory.paged import PagedAllocator
+
+
+def audit(allocator: Allocator, tokens: Mapping[int, int]) -> None:
+    """``tokens``: for every occupied row, the tokens whose keys and values it holds. Other rows must hold nothing."""
+    table = allocator.table
+    occupied = np.zeros(len(table.num_blocks), np.bool_)
+    occupied[list(tokens)] = True
+    assert not table.num_blocks[~occupied].any(), "a row that nobody occupies holds blocks"
+    assert table.entries == table.num_blocks.sum(), "the table's count of entries is off"
+    for row, count in tokens.items():
+        held = int(table.num_blocks[row]) * allocator.block_size
+        assert count <= held, f"row {row} has written {count} tokens into {held} slots"
+    state = allocator.state()
+    assert state.total == allocator.num_blocks, f"{state} does not add up to {allocator.num_blocks} blocks"
+    assert min(state.live, state.cached, state.free) >= 0, f"negative count in {state}"
+    if isinstance(allocator, PagedAllocator):
+        _audit_pool(allocator, table)
+        _audit_cache(allocator)
+        _audit_promises(allocator, occupied)
+    elif isinstance(allocator, ContiguousAllocator):
+        _audit_chunks(allocator, table)
+
+
+def _audit_pool(allocator: PagedAllocator, table: BlockTable) -> None:
+    pool = allocator.pool
+    refs = np.zeros(pool.total, np.int32)
+    for row in np.flatnonzero(table.num_blocks).tolist():
+        blocks = table.row(row)
+        assert len(np.unique(blocks)) == len(blocks), f"row {row} holds a block twice"
+        refs[blocks] += 1
+    wrong = np.flatnonzero(refs != pool.refs)
+    assert not wrong.size, (
+        f"block {wrong[:1]}: {refs[wrong[:1]]} table entries, {pool.refs[wrong[:1]]} references"
+    )
+    free, cached = pool.free_blocks(), pool.eviction_order()
+    assert len(np.unique(free)) == len(free) == pool.free, "the free blocks are miscounted"
+    assert len(np.unique(cached)) == len(cached) == pool.cached, "the cached blocks are miscounted"
+    kinds = np.zeros(pool.total, np.int32)
+    kinds[refs > 0] += 1
+    kinds[free] += 1
+    kinds[cached] += 1
+    assert (kinds == 1).all(), "a block is not exactly one of live, cached and free"
+    assert not pool.findable[free].any(), "a free block can be found"
+    assert pool.findable[cached].all(), "a cached block cannot be found"
+    assert pool.live + pool.cached + pool.free == pool.total
+
+
+def _audit_cache(allocator: PagedAllocator) -> None:
+    cache, pool = allocator.cache, allocator.pool
+    findable = np.flatnonzero(pool.findable).tolist()
+    assert len(cache.index) == len(findable), "as many names as findable blocks"
+    for block in findable:
+        name = cache.names[block]
+        assert name is not None and cache.index[name] == block, f"block {block} is not where its name leads"
+    assert allocator.caching or not findable, "a block can be found although caching is off"
+
+
+def _audit_promises(
+    allocator: PagedAllocator, occupied: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+) -> None:
+    promised = allocator.promised
+    assert (promised >= 0).all() and not promised[~occupied].any(), "a promise without a sequence"
+    assert allocator.promised_total == promised.sum(), "the promises are miscounted"
+    held = allocator.table.num_blocks + promised
+    assert (held <= allocator.table.matrix.shape[1]).all(), "more is promised than a row can hold"
+
+
+def _audit_chunks(allocator: ContiguousAllocator, table: BlockTable) -> None:
+    owner = np.zeros(allocator.num_blocks, np.int32)
+    for row in np.flatnonzero(table.num_blocks).tolist():
+        blocks = table.row(row)
+        assert (np.diff(blocks) == 1).all(), f"the chunk of row {row} has a gap"
+        owner[blocks] += 1
+    free = 0
+    for start, length in allocator.placer.runs():
+        owner[start : start + length] += 1
+        free += length
+    assert (owner == 1).all(), "chunks and free runs overlap or leave a gap"
+    assert free == allocator.placer.free, "the free blocks are miscounted"

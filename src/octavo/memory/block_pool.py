@@ -1,0 +1,168 @@
+"""``BlockPool``: who owns which block.
+
+Every block is exactly one of
+
+    live     refs > 0: that many table entries point at it
+    cached   refs == 0, and its content can still be found (``findable``)
+    free     refs == 0, and nobody can find its content
+
+    live + cached + free == total, after every call.
+
+All calls take and give whole arrays: a step in which a thousand sequences need a block each is one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.core.events import PoolState
+
+NO_BLOCKS: NDArray[np.int32] = np.zeros(0, np.int32)
+NO_BLOCKS.setflags(write=False)
+
+
+def ignore(blocks: NDArray[np.int32]) -> None:
+    """The eviction listener of a pool that caches nothing."""
+
+
+class BlockPool:
+    """Hands out blocks and takes them back. Knows no sequence, no token and no hash.
+
+    Free blocks are a stack, so that the most recently used memory is used again first, and consecutive blocks of
+    a fresh pool come out in ascending order. Cached blocks wait in a queue, least recently released first, and are
+    taken only when the stack is empty. A block that is shared again leaves the queue lazily: its ``_place`` no
+    longer names the entry, and whoever passes the entry skips it. (A linked list would need a Python loop.)
+    """
+
+    def __init__(self, total: int, on_evict: Callable[[NDArray[np.int32]], None] = ignore) -> None:
+        """``on_evict`` is told which cached blocks lose their content, before they are handed out."""
+        assert total >= 1
+        self.total = total
+        self.refs = np.zeros(total, np.int32)
+        self.findable = np.zeros(total, np.bool_)
+        """Whether the prefix cache can find the block by content. Written by ``publish`` and by eviction alone."""
+        self.free = total
+        self.cached = 0
+        self._on_evict = on_evict
+        self._stack = np.arange(total - 1, -1, -1, dtype=np.int32)
+        self._queue = np.empty(2 * total, np.int32)
+        self._head = 0
+        self._tail = 0
+        self._place = np.full(total, -1, np.int64)
+        """Index of a cached block's entry in ``_queue``; -1 for every other block."""
+
+    @property
+    def available(self) -> int:
+        """Blocks that ``acquire`` could hand out now: free and cached ones."""
+        return self.free + self.cached
+
+    @property
+    def live(self) -> int:
+        return self.total - self.free - self.cached
+
+    def state(self) -> PoolState:
+        return PoolState(self.total - self.free - self.cached, self.cached, self.free)
+
+    def acquire(self, count: int, after: NDArray[np.int32] | None = None) -> NDArray[np.int32] | None:
+        """``count`` blocks with one reference each, int32 [count]; None if fewer are free or cached.
+
+        Evicts cached blocks, least recently used first, when free ones do not suffice. ``after`` (int32 [count]) is
+        a wish: the i-th block had best stand right behind block ``after[i]`` in memory. This pool does not yet
+        look at it; callers pass it so that a superblock-seeking one can replace it.
+        """
+        if count > self.free + self.cached:
+            return None
+        top = self.free
+        if count <= top:
+            blocks = self._stack[top - count : top][::-1].copy()
+            self.free = top - count
+        else:
+            evicted = self._evict(count - top)
+            blocks = np.concatenate((self._stack[:top][::-1], evicted))
+            self.free = 0
+        self.refs[blocks] = 1
+        return blocks
+
+    def share(self, blocks: NDArray[np.int32]) -> None:
+        """One more reference to each of these distinct live or cached blocks."""
+        idle = blocks[self.refs[blocks] == 0]
+        if idle.size:
+            assert self.findable[idle].all(), "a free block cannot be shared"
+            self._place[idle] = -1
+            self.cached -= len(idle)
+        self.refs[blocks] += 1
+
+    def release(self, blocks: NDArray[np.int32]) -> None:
+        """One reference less to each of these distinct blocks, given in the order of their sequence.
+
+        A block that nobody holds any more becomes cached if it is findable, else free. The last one of the sequence
+        is evicted first: a chain without its tail is still of use, a tail without its chain is not.
+        """
+        left = self.refs[blocks] - 1
+        self.refs[blocks] = left
+        idle = blocks[left == 0][::-1]
+        keep = self.findable[idle]
+        if keep.any():
+            self._enqueue(idle[keep])
+            idle = idle[~keep]
+        top = self.free
+        self._stack[top : top + len(idle)] = idle
+        self.free = top + len(idle)
+
+    def publish(self, blocks: NDArray[np.int32]) -> None:
+        """These live blocks can now be found by content."""
+        self.findable[blocks] = True
+
+    def withdraw(self, block: int) -> None:
+        """This live block can no longer be found by content (it is about to be written to)."""
+        assert self.refs[block] > 0, "only a live block is written to"
+        self.findable[block] = False
+
+    def _enqueue(self, blocks: NDArray[np.int32]) -> None:
+        count = len(blocks)
+        if self._tail + count > len(self._queue):
+            self._compact()
+        tail = self._tail
+        self._queue[tail : tail + count] = blocks
+        self._place[blocks] = np.arange(tail, tail + count)
+        self._tail = tail + count
+        self.cached += count
+
+    def _compact(self) -> None:
+        """Move the valid entries to the queue's start. At most ``total`` are valid, so another ``total`` fit."""
+        entries = self._queue[self._head : self._tail]
+        valid = entries[self._place[entries] == np.arange(self._head, self._tail)]
+        self._queue[: len(valid)] = valid
+        self._place[valid] = np.arange(len(valid))
+        self._head, self._tail = 0, len(valid)
+
+    def _evict(self, count: int) -> NDArray[np.int32]:
+        """Take the ``count`` least recently released cached blocks; there are as many."""
+        found: list[NDArray[np.int32]] = []
+        missing = count
+        while missing:
+            stop = min(self._tail, self._head + max(2 * missing, 32))
+            entries = self._queue[self._head : stop]
+            valid = np.flatnonzero(self._place[entries] == np.arange(self._head, stop))[:missing]
+            self._head = self._head + int(valid[-1]) + 1 if len(valid) == missing else stop
+            found.append(entries[valid])
+            missing -= len(valid)
+        evicted = np.concatenate(found)
+        self._place[evicted] = -1
+        self.findable[evicted] = False
+        self.cached -= count
+        self._on_evict(evicted)
+        return evicted
+
+    def eviction_order(self) -> NDArray[np.int32]:
+        """int32 [cached]: cached blocks, the one that is evicted first at the front."""
+        entries = self._queue[self._head : self._tail]
+        valid: NDArray[np.int32] = entries[self._place[entries] == np.arange(self._head, self._tail)]
+        return valid
+
+    def free_blocks(self) -> NDArray[np.int32]:
+        """int32 [free]: a view of the free blocks, the one that is handed out next at the end."""
+        return self._stack[: self.free]

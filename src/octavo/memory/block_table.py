@@ -1,0 +1,55 @@
+"""``BlockTable``: which physical block holds the i-th block of a sequence. One row a running sequence."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class BlockTable:
+    """``matrix[row, :num_blocks[row]]`` are the row's blocks; what stands behind them is stale and means nothing."""
+
+    def __init__(self, rows: int, max_blocks: int) -> None:
+        # np.zeros commits no memory until a row is written to.
+        self.matrix = np.zeros((rows, max_blocks), np.int32)
+        """int32 [rows, max_blocks]: physical block numbers."""
+        self.num_blocks = np.zeros(rows, np.int32)
+        """int32 [rows]: blocks that each row holds."""
+        self.entries = 0
+        """Blocks that all rows hold together; a shared block counts once for each of its rows."""
+
+    def row(self, row: int) -> NDArray[np.int32]:
+        """A view of the blocks that a row holds, in the order of its tokens."""
+        return self.matrix[row, : self.num_blocks[row]]
+
+    def append(self, row: int, blocks: NDArray[np.int32]) -> None:
+        """Put ``blocks`` behind those that a row holds."""
+        first = int(self.num_blocks[row])
+        count = len(blocks)
+        self.matrix[row, first : first + count] = blocks
+        self.num_blocks[row] = first + count
+        self.entries += count
+
+    def append_each(
+        self, rows: NDArray[np.int32], counts: NDArray[np.int32], blocks: NDArray[np.int32]
+    ) -> None:
+        """The same for many distinct rows: the first ``counts[0]`` blocks go to ``rows[0]``, and so on."""
+        first = self.num_blocks[rows]
+        total = len(blocks)
+        self.entries += total
+        if (counts == 1).all():  # a steady decode
+            self.matrix[rows, first] = blocks
+            self.num_blocks[rows] = first + 1
+            return
+        ends = np.cumsum(counts)
+        within = np.arange(total) - np.repeat(ends - counts, counts)
+        self.matrix[np.repeat(rows, counts), np.repeat(first, counts) + within] = blocks
+        self.num_blocks[rows] = first + counts
+
+    def cut(self, row: int, keep: int) -> NDArray[np.int32]:
+        """Drop a row's blocks from number ``keep`` on and return them (a copy), in order."""
+        held = int(self.num_blocks[row])
+        dropped = self.matrix[row, keep:held].copy()
+        self.num_blocks[row] = keep
+        self.entries -= held - keep
+        return dropped

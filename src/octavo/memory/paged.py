@@ -1,0 +1,239 @@
+"""``PagedAllocator``: a block at a time, never one for a token that is not written."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.core.events import PoolState, Waste
+from octavo.memory.allocator import NO_COPIES, Blockage, Claim
+from octavo.memory.block_pool import NO_BLOCKS, BlockPool
+from octavo.memory.block_table import BlockTable
+from octavo.memory.prefix_cache import HashChain, PrefixCache
+from octavo.memory.sizing import blocks_for
+
+
+class PagedAllocator:
+    """Blocks on demand, shared by content (prefix cache) and by descent (fork), copied on the first write.
+
+    An admitted sequence is *promised* the blocks of all its known tokens but holds only those of tokens that are
+    written. Promises bind admission alone: growth of running rows may take such blocks (the row that misses them
+    is then preempted), because holding them back would be reservation under another name.
+    """
+
+    name = "paged"
+
+    def __init__(
+        self, num_blocks: int, block_size: int, *, max_num_seqs: int, max_model_len: int, caching: bool
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.pool_len = num_blocks * block_size
+        self.max_len = min(max_model_len, self.pool_len)
+        self.table = BlockTable(max_num_seqs, blocks_for(self.max_len, block_size))
+        self.caching = caching
+        self.cache = PrefixCache(num_blocks if caching else 0, block_size)
+        self.pool = BlockPool(num_blocks, self._on_evict)
+        self.blocked: Blockage | None = None  # never: any block is as good as another
+        self.promised = np.zeros(max_num_seqs, np.int32)
+        """int32 [rows]: blocks of known tokens that each row does not hold yet."""
+        self.promised_total = 0
+        self._unclean: set[int] = set()
+        self._copies: list[tuple[int, int]] = []
+        self._evicted: list[int] = []
+
+    def state(self) -> PoolState:
+        return self.pool.state()
+
+    @property
+    def unclean(self) -> Collection[int]:
+        return self._unclean
+
+    def admit(self, row: int, claim: Claim, headroom: int) -> int | None:
+        assert self.table.num_blocks[row] == 0, "a row is admitted once"
+        known = len(claim.token_ids)
+        need = blocks_for(known, self.block_size)
+        room = self.pool.available - self.promised_total - headroom
+        hits = NO_BLOCKS
+        if self.caching and claim.lookup and claim.chain is not None:
+            # At least one token is left to compute: the step needs a row to sample from.
+            hits = self.cache.match(claim.chain, claim.token_ids, (known - 1) // self.block_size)
+        missing = need - len(hits)
+        if len(hits):
+            # Hits that nobody holds now leave the cached blocks, so they cost room as fresh ones do.
+            room -= int(np.count_nonzero(self.pool.refs[hits] == 0))
+        if missing > room:
+            return None
+        if len(hits):
+            self.pool.share(hits)
+            self.table.append(row, hits)
+        self.promised[row] = missing
+        self.promised_total += missing
+        return len(hits) * self.block_size
+
+    def grow(self, rows: NDArray[np.int32], starts: NDArray[np.int32], stops: NDArray[np.int32]) -> int:
+        if self._unclean and not self._unclean.isdisjoint(rows.tolist()):
+            return self._grow_copying(rows, starts, stops)
+        size = self.block_size
+        counts = np.maximum((stops + (size - 1)) // size - self.table.num_blocks[rows], 0)
+        total = int(counts.sum())
+        if total > self.pool.available:
+            served = int(np.searchsorted(np.cumsum(counts), self.pool.available, side="right"))
+            if served == 0:
+                return 0
+            rows, counts = rows[:served], counts[:served]
+            total = int(counts.sum())
+        if total:
+            self._extend(rows, counts, total)
+        return len(rows)
+
+    def _extend(self, rows: NDArray[np.int32], counts: NDArray[np.int32], total: int) -> None:
+        held = self.table.num_blocks[rows]
+        # The block in front of the first new one; meaningless (and not looked at) where a row is still empty.
+        after = self.table.matrix[rows, held - 1] if total == len(rows) else None
+        blocks = self.pool.acquire(total, after)
+        assert blocks is not None
+        if len(rows) == 1:
+            self.table.append(int(rows[0]), blocks)
+        else:
+            self.table.append_each(rows, counts, blocks)
+        if self.promised_total:
+            kept = np.minimum(self.promised[rows], counts)
+            self.promised[rows] -= kept
+            self.promised_total -= int(kept.sum())
+
+    def _grow_copying(
+        self, rows: NDArray[np.int32], starts: NDArray[np.int32], stops: NDArray[np.int32]
+    ) -> int:
+        """``grow`` where some row may write into a block that another one sees. Rare, so one row at a time."""
+        size = self.block_size
+        for i, (row, start, stop) in enumerate(
+            zip(rows.tolist(), starts.tolist(), stops.tolist(), strict=True)
+        ):
+            count = max(blocks_for(stop, size) - int(self.table.num_blocks[row]), 0)
+            partial = (
+                int(self.table.matrix[row, start // size]) if row in self._unclean and start % size else None
+            )
+            copying = partial is not None and self.pool.refs[partial] > 1
+            if count + copying > self.pool.available:
+                return i
+            if partial is not None:
+                self._make_writable(row, start // size, partial)
+            self._unclean.discard(row)
+            if count:
+                self._extend(rows[i : i + 1], np.array([count], np.int32), count)
+        return len(rows)
+
+    def _make_writable(self, row: int, number: int, block: int) -> None:
+        """Give a row its own copy of a block that others hold; take one that only the cache sees out of it."""
+        if self.pool.refs[block] > 1:
+            fresh = self.pool.acquire(1)
+            assert fresh is not None
+            self._copies.append((block, int(fresh[0])))
+            self.table.matrix[row, number] = fresh[0]
+            self.pool.release(np.array([block], np.int32))
+        elif self.pool.findable[block]:
+            self.cache.forget(np.array([block], np.int32))
+            self.pool.withdraw(block)
+
+    def take_copies(self) -> NDArray[np.int32]:
+        if not self._copies:
+            return NO_COPIES
+        copies = np.array(self._copies, np.int32)
+        self._copies.clear()
+        return copies
+
+    def take_evicted(self) -> tuple[int, ...]:
+        if not self._evicted:
+            return ()
+        evicted = tuple(self._evicted)
+        self._evicted.clear()
+        return evicted
+
+    def _on_evict(self, blocks: NDArray[np.int32]) -> None:
+        self.cache.forget(blocks)
+        self._evicted.extend(blocks.tolist())
+
+    def publish(
+        self,
+        rows: Sequence[int],
+        firsts: Sequence[int],
+        lasts: Sequence[int],
+        chains: Sequence[HashChain],
+        tokens: NDArray[np.int32],
+    ) -> None:
+        if not self.caching:
+            return
+        size = self.block_size
+        numbers = [
+            (row, number) for row, a, b in zip(rows, firsts, lasts, strict=True) for number in range(a, b)
+        ]
+        owner, number = np.array(numbers, np.intp).T
+        columns = number[:, None] * size + np.arange(size)
+        content = tokens[owner[:, None], columns]
+        digests: list[bytes] = []
+        done = 0
+        for chain, first, last in zip(chains, firsts, lasts, strict=True):
+            named = len(chain.digests)
+            assert named >= first, "a block is named after its parent"
+            if named < last:
+                chain.extend(content[done + named - first : done + last - first], size)
+            digests += chain.digests[first:last]
+            done += last - first
+        self.cache.publish(self.pool, self.table.matrix[owner, number].tolist(), digests, content)
+
+    def fork(self, parent: int, child: int) -> None:
+        assert self.table.num_blocks[child] == 0, "a fork needs an empty row"
+        assert self.promised[parent] == 0, "a sequence is forked when its prompt is computed"
+        blocks = self.table.row(parent)
+        self.pool.share(blocks)
+        self.table.append(child, blocks)
+        self._unclean |= {parent, child}
+
+    def truncate(self, row: int, tokens: int) -> None:
+        keep = blocks_for(tokens, self.block_size)
+        assert keep <= self.table.num_blocks[row], "only written tokens can be cut"
+        self.promised_total -= int(self.promised[row])
+        self.promised[row] = 0
+        dropped = self.table.cut(row, keep)
+        self._drop_copies(dropped)
+        self.pool.release(dropped)
+        if tokens % self.block_size:
+            self._unclean.add(row)
+
+    def release(self, row: int) -> int:
+        self._unclean.discard(row)
+        self.promised_total -= int(self.promised[row])
+        self.promised[row] = 0
+        blocks = self.table.cut(row, 0)
+        self._drop_copies(blocks)
+        self.pool.release(blocks)
+        return len(blocks)
+
+    def _drop_copies(self, blocks: NDArray[np.int32]) -> None:
+        """Copies into blocks that are given up before they were made."""
+        if self._copies:
+            gone = set(blocks.tolist())
+            self._copies = [copy for copy in self._copies if copy[1] not in gone]
+
+    def waste(
+        self, rows: NDArray[np.int32], written: NDArray[np.int32], limits: NDArray[np.int32], external: int
+    ) -> Waste:
+        held = self.pool.live * self.block_size
+        if self._unclean:
+            filled = self._filled(rows, written)
+        else:  # partial blocks are private: what is empty belongs to one row each
+            filled = held - (self.table.entries * self.block_size - int(written.sum()))
+        return Waste(written=filled, reserved=0, internal=held - filled, external=external)
+
+    def _filled(self, rows: NDArray[np.int32], written: NDArray[np.int32]) -> int:
+        """Written slots when rows may share partial blocks: of each block, the most that any row has filled."""
+        size = self.block_size
+        most = np.zeros(self.num_blocks, np.int64)
+        for row, tokens in zip(rows.tolist(), written.tolist(), strict=True):
+            blocks = self.table.row(row)
+            filled = np.clip(tokens - np.arange(len(blocks)) * size, 0, size)
+            most[blocks] = np.maximum(most[blocks], filled)
+        return int(most.sum())

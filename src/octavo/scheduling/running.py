@@ -1,0 +1,75 @@
+"""``Running``: the state of the running sequences, as dense arrays in the order of their admission.
+
+Position 0 is the oldest. Arrays move only when somebody leaves, so that a steady step touches each array once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.scheduling.sequence import Sequence
+
+ROW, COMPUTED, KNOWN, LIMIT, SLOTS, SCHEDULED = range(6)
+
+
+class Running:
+    """``[:count]`` of every array is valid."""
+
+    def __init__(self, capacity: int) -> None:
+        self.count = 0
+        self._fields = np.zeros((6, capacity), np.int32)
+        self.row = self._fields[ROW]
+        """Block-table row of each sequence."""
+        self.computed = self._fields[COMPUTED]
+        """Tokens with keys and values in the pool."""
+        self.known = self._fields[KNOWN]
+        """Prompt and generated tokens."""
+        self.limit = self._fields[LIMIT]
+        """Known tokens at which it ends by length."""
+        self.slots = self._fields[SLOTS]
+        """Slots that its blocks hold."""
+        self.scheduled = self._fields[SCHEDULED]
+        """Tokens in the step that is being planned or run."""
+        self.sequences: list[Sequence] = []
+        self.ids: list[str] = []
+        self._rows_view: NDArray[np.int32] | None = None
+        self._ids_view: tuple[str, ...] | None = None
+
+    def rows(self) -> NDArray[np.int32]:
+        """int32 [count]: a frozen copy of ``row``, the same object until the membership changes."""
+        if self._rows_view is None:
+            self._rows_view = self.row[: self.count].copy()
+            self._rows_view.setflags(write=False)
+        return self._rows_view
+
+    def request_ids(self) -> tuple[str, ...]:
+        """The same for the request ids."""
+        if self._ids_view is None:
+            self._ids_view = tuple(self.ids)
+        return self._ids_view
+
+    def append(
+        self, sequence: Sequence, row: int, computed: int, known: int, slots: int, scheduled: int
+    ) -> None:
+        n = self.count
+        self._fields[:, n] = (row, computed, known, sequence.limit, slots, scheduled)
+        self.sequences.append(sequence)
+        self.ids.append(sequence.request_id)
+        self.count = n + 1
+        self._rows_view = self._ids_view = None
+
+    def remove(self, positions: list[int]) -> None:
+        """Close the gaps that these distinct positions leave; the others keep their order."""
+        n = self.count
+        if len(positions) == 1:
+            gap = positions[0]
+            self._fields[:, gap : n - 1] = self._fields[:, gap + 1 : n]
+        else:
+            stay = np.ones(n, np.bool_)
+            stay[positions] = False
+            self._fields[:, : n - len(positions)] = self._fields[:, :n][:, stay]
+        for position in sorted(positions, reverse=True):
+            del self.sequences[position], self.ids[position]
+        self.count = n - len(positions)
+        self._rows_view = self._ids_view = None
