@@ -1,0 +1,209 @@
+// The one file that knows Python. Arrays are checked here for type and dimensions, and never converted: a silent copy of
+// an output would lose it, one of a table would cost its memory twice.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <limits>
+
+#include "machine_limits.h"
+#include "program.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace octavo {
+namespace {
+
+using Vector = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Table = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Indices = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Pairs = nb::ndarray<const std::int32_t, nb::shape<-1, 2>, nb::c_contig, nb::device::cpu>;
+using BlockTable = nb::ndarray<const std::int32_t, nb::ndim<2>, nb::device::cpu>;
+using Matrix = nb::ndarray<nb::ro, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Logits = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Result = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
+
+ElementType element_type(const std::string& name) {
+    if (name == "f32") return ElementType::f32;
+    if (name == "bf16") return ElementType::bf16;
+    throw nb::value_error(("dtype is '" + name + "'; it must be f32 or bf16").c_str());
+}
+
+const char* name_of(ElementType type) { return type == ElementType::bf16 ? "bf16" : "f32"; }
+
+MatrixView view(const Matrix& matrix) {
+    ElementType type{};
+    if (matrix.dtype() == nb::dtype<float>()) {
+        type = ElementType::f32;
+    } else if (matrix.dtype() == nb::dtype<std::uint16_t>()) {
+        type = ElementType::bf16;
+    } else {
+        throw nb::value_error("a matrix must be float32, or bf16 as uint16");
+    }
+    const auto rows = static_cast<std::int64_t>(matrix.shape(0)), columns = static_cast<std::int64_t>(matrix.shape(1));
+    if (rows < 1 || columns < 1 || rows > std::numeric_limits<std::int32_t>::max())
+        throw nb::value_error(
+            ("a matrix of [" + std::to_string(rows) + ", " + std::to_string(columns) + "] is empty or too large").c_str());
+    return {matrix.data(), rows, columns, type};
+}
+
+void check_same(const char* what, std::size_t size, const char* other, std::size_t other_size) {
+    if (size != other_size)
+        throw nb::value_error((std::string(what) + " has " + std::to_string(size) + " entries and " + other + " " +
+                               std::to_string(other_size))
+                                  .c_str());
+}
+
+void bind_runtime(nb::module_& m) {
+    m.def("available_paths", &available_paths);
+    nb::class_<Runtime>(m, "Runtime")
+        .def(nb::init<const std::string&, int>(), "path"_a, "threads"_a)
+        .def_prop_ro("path", [](const Runtime& self) { return self.path().name; })
+        .def_prop_ro("threads", &Runtime::threads);
+    m.def("probe_bandwidth", &probe_bandwidth, "runtime"_a, nb::call_guard<nb::gil_scoped_release>());
+    m.def(
+        "probe_flops",
+        [](Runtime& runtime, const std::string& dtype) { return probe_flops(runtime, element_type(dtype)); },
+        "runtime"_a, "dtype"_a, nb::call_guard<nb::gil_scoped_release>());
+}
+
+void bind_weight(nb::module_& m) {
+    nb::class_<Weight>(m, "Weight")
+        .def(
+            "__init__",
+            [](Weight* self, Runtime& runtime, const Matrix& matrix, const std::optional<Vector>& bias) {
+                const MatrixView source = view(matrix);
+                if (bias) check_same("bias", bias->size(), "the matrix's rows", matrix.shape(0));
+                const float* bias_data = bias ? bias->data() : nullptr;
+                const nb::gil_scoped_release release;
+                new (self) Weight(runtime, source, bias_data);
+            },
+            "runtime"_a, "matrix"_a.noconvert(), "bias"_a.noconvert() = nb::none())
+        .def_prop_ro("out_features", &Weight::out_features)
+        .def_prop_ro("in_features", &Weight::in_features)
+        .def_prop_ro("dtype", [](const Weight& self) { return name_of(self.type()); })
+        .def_prop_ro("nbytes", &Weight::nbytes);
+}
+
+Result new_result(std::size_t rows, std::size_t columns) {
+    auto* data = new float[rows * columns];
+    const nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<float*>(p); });
+    return Result(data, {rows, columns}, owner);
+}
+
+void bind_kv_storage(nb::module_& m) {
+    nb::class_<KvStorage>(m, "KVStorage")
+        .def(
+            "__init__",
+            [](KvStorage* self, Runtime&, int num_blocks, int block_size, int num_layers, int num_kv_heads,
+               int head_dim, const std::string& dtype) {
+                const KvType type = element_type(dtype) == ElementType::bf16 ? KvType::bf16 : KvType::f32;
+                new (self) KvStorage({num_blocks, block_size, num_layers, num_kv_heads, head_dim, type});
+            },
+            "runtime"_a, "num_blocks"_a, "block_size"_a, "num_layers"_a, "num_kv_heads"_a, "head_dim"_a, "dtype"_a)
+        .def_prop_ro("nbytes", &KvStorage::nbytes)
+        .def(
+            "copy_blocks",
+            [](KvStorage& self, const Pairs& pairs) {
+                self.copy_blocks(pairs.data(), static_cast<std::int64_t>(pairs.shape(0)));
+            },
+            "pairs"_a.noconvert())
+        .def("fill", &KvStorage::fill, "value"_a)
+        .def(
+            "read",
+            [](const KvStorage& self, int layer, int block, int slot) {
+                const KvLayout& layout = self.layout();
+                Result keys = new_result(layout.num_kv_heads, layout.head_dim);
+                Result values = new_result(layout.num_kv_heads, layout.head_dim);
+                self.read(layer, block, slot, keys.data(), values.data());
+                return std::pair(keys, values);
+            },
+            "layer"_a, "block"_a, "slot"_a);
+}
+
+void run(Program& self, const Indices& token_ids, const Indices& computed, const Indices& scheduled,
+         const BlockTable& block_table, const Indices& rows, const Indices& logit_rows, const Logits& logits) {
+    check_same("computed", computed.size(), "rows", rows.size());
+    check_same("scheduled", scheduled.size(), "rows", rows.size());
+    if (block_table.shape(1) > 1 && block_table.stride(1) != 1)
+        throw nb::value_error("the block table's rows are not contiguous");
+    Step step{};
+    step.token_ids = token_ids.data();
+    step.tokens = static_cast<std::int64_t>(token_ids.size());
+    step.computed = computed.data();
+    step.scheduled = scheduled.data();
+    step.rows = rows.data();
+    step.num_rows = static_cast<std::int64_t>(rows.size());
+    step.block_table = block_table.data();
+    step.table_rows = static_cast<std::int64_t>(block_table.shape(0));
+    step.table_columns = static_cast<std::int64_t>(block_table.shape(1));
+    step.table_stride = block_table.stride(0);
+    step.logit_rows = logit_rows.data();
+    step.num_logit_rows = static_cast<std::int64_t>(logit_rows.size());
+    step.logits = logits.data();
+    step.logits_rows = static_cast<std::int64_t>(logits.shape(0));
+    step.logits_columns = static_cast<std::int64_t>(logits.shape(1));
+    const nb::gil_scoped_release release;
+    self.run(step);
+}
+
+// keep_alive<1, n>: the program refers to argument n's memory.
+void bind_program(nb::module_& m) {
+    nb::class_<Program>(m, "Program")
+        .def(nb::init<std::shared_ptr<Runtime>, std::shared_ptr<KvStorage>>(), "runtime"_a, "kv"_a)
+        .def("register", &Program::add_register, "width"_a)
+        .def(
+            "embed", [](Program& self, int out, const Matrix& table) { self.embed(out, view(table)); }, "out"_a,
+            "table"_a.noconvert(), nb::keep_alive<1, 3>())
+        .def(
+            "rms_norm",
+            [](Program& self, int out, int source, const Vector& weight, float eps, std::int64_t column,
+               std::int64_t groups) {
+                self.rms_norm(out, source, weight.data(), static_cast<std::int64_t>(weight.size()), eps, column, groups);
+            },
+            "out"_a, "source"_a, "weight"_a.noconvert(), "eps"_a, "column"_a = 0, "groups"_a = 1,
+            nb::keep_alive<1, 4>())
+        .def(
+            "linear",
+            [](Program& self, int out, int source, std::shared_ptr<Weight> weight) {
+                self.linear(out, source, std::move(weight));
+            },
+            "out"_a, "source"_a, "weight"_a)
+        .def(
+            "rope",
+            [](Program& self, int reg, std::int64_t column, std::int64_t heads, std::int64_t head_dim, const Table& cos,
+               const Table& sin) {
+                check_same("cos", cos.size(), "sin", sin.size());
+                check_same("the last axis of cos", cos.shape(1), "of sin", sin.shape(1));
+                self.rope(reg, column, heads, head_dim, cos.data(), sin.data(),
+                          static_cast<std::int64_t>(cos.shape(0)), static_cast<std::int64_t>(cos.shape(1)));
+            },
+            "register"_a, "column"_a, "heads"_a, "head_dim"_a, "cos"_a.noconvert(), "sin"_a.noconvert(),
+            nb::keep_alive<1, 6>(), nb::keep_alive<1, 7>())
+        .def("store_kv", &Program::store_kv, "layer"_a, "source"_a, "key_column"_a, "value_column"_a)
+        .def("paged_attention", &Program::paged_attention, "out"_a, "source"_a, "query_column"_a, "heads"_a, "layer"_a,
+             "scale"_a)
+        .def("silu_mul", &Program::silu_mul, "out"_a, "source"_a)
+        .def("add", &Program::add, "out"_a, "source"_a)
+        .def("gather_rows", &Program::gather_rows, "out"_a, "source"_a)
+        .def("run", &run, "token_ids"_a.noconvert(), "computed"_a.noconvert(), "scheduled"_a.noconvert(),
+             "block_table"_a.noconvert(), "rows"_a.noconvert(), "logit_rows"_a.noconvert(), "logits"_a.noconvert())
+        .def("enable_profile", &Program::enable_profile, "on"_a)
+        .def("profile", &Program::profile);
+}
+
+}  // namespace
+}  // namespace octavo
+
+NB_MODULE(_native, m) {
+    m.doc() = "Octavo's kernels.";
+    octavo::bind_runtime(m);
+    octavo::bind_weight(m);
+    octavo::bind_kv_storage(m);
+    octavo::bind_program(m);
+}

@@ -1,0 +1,141 @@
+// Tiles of up to 14 rows x 32 columns (28 accumulators of the 32 registers).
+#pragma once
+
+#include <immintrin.h>
+
+#include "linear_tiles.h"
+
+namespace octavo::OCTAVO_PATH {
+namespace {
+
+constexpr int kPanel = 32;
+constexpr int kMaxRows = 14;
+constexpr int kFewRows = 4;        // up to here the weights' stream is the limit
+constexpr int kFewRowsPanels = 2;  // two streams of memory, and enough accumulators for one row
+
+template <int R, int P>
+inline void store_tile(const Tile& tile, const __m512 (&sum)[R][2 * P]) {
+#pragma GCC unroll 4
+    for (int v = 0; v < 2 * P; ++v) {
+        const std::int64_t left = tile.columns - v * 16;
+        if (left <= 0) return;
+        const __mmask16 mask = left >= 16 ? 0xffff : static_cast<__mmask16>((1u << left) - 1);
+        const __m512 bias = tile.bias ? _mm512_maskz_loadu_ps(mask, tile.bias + v * 16) : _mm512_setzero_ps();
+#pragma GCC unroll 14
+        for (int r = 0; r < R; ++r) {
+            const __m512 value = tile.bias ? _mm512_add_ps(sum[r][v], bias) : sum[r][v];
+            _mm512_mask_storeu_ps(tile.out + r * tile.out_stride + v * 16, mask, value);
+        }
+    }
+}
+
+struct F32 {
+    static constexpr int panel = kPanel;
+    static constexpr int group = 16;
+    static constexpr int element_size = 4;
+    static constexpr int group_bytes = group * panel * 4;
+
+    static void pack_group(const float* x, std::int64_t count, char* out) {
+        const __mmask16 mask = count >= 16 ? 0xffff : static_cast<__mmask16>((1u << count) - 1);
+        _mm512_store_ps(out, _mm512_maskz_loadu_ps(mask, x));
+    }
+
+    template <int R, int P>
+    static void multiply(const Tile& tile) {
+        __m512 sum[R][2 * P];
+#pragma GCC unroll 14
+        for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+            for (int v = 0; v < 2 * P; ++v) sum[r][v] = _mm512_setzero_ps();
+        const float* x = reinterpret_cast<const float*>(tile.x);
+        const char* weight = tile.weight;
+        for (std::int64_t g = 0; g < tile.groups; ++g) {
+            prefetch_group<P, group_bytes>(tile, g);
+            for (int quarter = 0; quarter < 4; ++quarter) {
+#pragma GCC unroll 4
+                for (int k = 0; k < 4; ++k) {
+                    __m512 w[2 * P];
+#pragma GCC unroll 4
+                    for (int v = 0; v < 2 * P; ++v)
+                        w[v] = _mm512_load_ps(weight + v / 2 * tile.panel_bytes + k * 128 + v % 2 * 64);
+#pragma GCC unroll 14
+                    for (int r = 0; r < R; ++r) {
+                        const __m512 value = _mm512_set1_ps(x[r * 16 + k]);
+#pragma GCC unroll 4
+                        for (int v = 0; v < 2 * P; ++v) sum[r][v] = _mm512_fmadd_ps(w[v], value, sum[r][v]);
+                    }
+                }
+                x += 4;
+                weight += 4 * 128;
+            }
+            x += (R - 1) * 16;
+        }
+        store_tile<R, P>(tile, sum);
+    }
+};
+
+struct BF16 {
+    static constexpr int panel = kPanel;
+    static constexpr int group = 32;
+    static constexpr int element_size = 2;
+    static constexpr int group_bytes = group * panel * 2;
+
+    static void pack_group(const float* x, std::int64_t count, char* out) {
+        const std::uint32_t mask = count >= 32 ? 0xffffffffu : (1u << count) - 1;
+        const __m512 low = _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), x);
+        const __m512 high = _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask >> 16), x + 16);
+        _mm512_store_si512(out, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+    }
+
+    template <int R, int P>
+    static void multiply(const Tile& tile) {
+        __m512 sum[R][2 * P];
+#pragma GCC unroll 14
+        for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+            for (int v = 0; v < 2 * P; ++v) sum[r][v] = _mm512_setzero_ps();
+        const int* x = reinterpret_cast<const int*>(tile.x);  // pairs of bf16
+        const char* weight = tile.weight;
+        for (std::int64_t g = 0; g < tile.groups; ++g) {
+            prefetch_group<P, group_bytes>(tile, g);
+            for (int quarter = 0; quarter < 4; ++quarter) {
+#pragma GCC unroll 4
+                for (int k = 0; k < 4; ++k) {
+                    __m512bh w[2 * P];
+#pragma GCC unroll 4
+                    for (int v = 0; v < 2 * P; ++v)
+                        w[v] = (__m512bh)_mm512_load_si512(weight + v / 2 * tile.panel_bytes + k * 128 + v % 2 * 64);
+#pragma GCC unroll 14
+                    for (int r = 0; r < R; ++r) {
+                        const __m512bh pair = (__m512bh)_mm512_set1_epi32(x[r * 16 + k]);
+#pragma GCC unroll 4
+                        for (int v = 0; v < 2 * P; ++v) sum[r][v] = _mm512_dpbf16_ps(sum[r][v], w[v], pair);
+                    }
+                }
+                x += 4;
+                weight += 4 * 128;
+            }
+            x += (R - 1) * 16;
+        }
+        store_tile<R, P>(tile, sum);
+    }
+};
+
+template <class Format>
+constexpr TileFunction kTiles[kMaxRows + 1] = {
+    nullptr,
+    Format::template multiply<1, 1>, Format::template multiply<2, 1>, Format::template multiply<3, 1>,
+    Format::template multiply<4, 1>, Format::template multiply<5, 1>, Format::template multiply<6, 1>,
+    Format::template multiply<7, 1>, Format::template multiply<8, 1>, Format::template multiply<9, 1>,
+    Format::template multiply<10, 1>, Format::template multiply<11, 1>, Format::template multiply<12, 1>,
+    Format::template multiply<13, 1>, Format::template multiply<14, 1>,
+};
+template <class Format>
+constexpr TileFunction kWideTiles[kFewRows + 1] = {
+    nullptr,
+    Format::template multiply<1, kFewRowsPanels>, Format::template multiply<2, kFewRowsPanels>,
+    Format::template multiply<3, kFewRowsPanels>, Format::template multiply<4, kFewRowsPanels>,
+};
+
+}  // namespace
+}  // namespace octavo::OCTAVO_PATH

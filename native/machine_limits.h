@@ -1,0 +1,16 @@
+// What this machine can do at best, in the same process and moment as what is compared with it: the memory bandwidth of
+// a shared host moves by a factor of two.
+#pragma once
+
+#include "runtime.h"
+#include "weight.h"
+
+namespace octavo {
+
+// GB/s of all threads reading 256 MiB in sequence; the best of 8 passes.
+double probe_bandwidth(Runtime& runtime);
+
+// GFLOP/s of the path's multiply-add for a weight type, all threads, on registers alone; the best of 20 passes.
+double probe_flops(Runtime& runtime, ElementType type);
+
+}  // namespace octavo

@@ -1,0 +1,27 @@
+// The instruction paths, each one struct of function tables. A new path (AMX, SVE) is one more entry in paths.cpp.
+#pragma once
+
+#include <span>
+
+#include "elementwise.h"
+#include "linear.h"
+#include "probe.h"
+
+namespace octavo {
+
+struct AttentionKernels;  // attention.h
+
+struct Path {
+    const char* name;
+    bool (*supported)();
+    const LinearKernels& linear_f32;
+    const LinearKernels& linear_bf16;
+    const ElementwiseKernels& elementwise;
+    const ProbeKernels& probe;
+    const AttentionKernels& attention;
+};
+
+// Compiled in, best first, whether or not this machine can run them.
+std::span<const Path> all_paths();
+
+}  // namespace octavo

@@ -1,0 +1,85 @@
+// The probes of one path (compiled once per path, see path.h).
+#include "probe.h"
+
+#include "path.h"
+
+#if defined(OCTAVO_PATH_AVX512_BF16) || defined(OCTAVO_PATH_AVX2)
+#include <immintrin.h>
+#endif
+
+namespace octavo::OCTAVO_PATH {
+namespace {
+
+std::uint64_t read(const void* data, std::int64_t bytes) {
+    const auto* words = static_cast<const std::uint64_t*>(data);
+    std::uint64_t lanes[32] = {};
+    for (std::int64_t i = 0; i + 32 <= bytes / 8; i += 32)
+        for (int lane = 0; lane < 32; ++lane) lanes[lane] += words[i + lane];
+    std::uint64_t sum = 0;
+    for (int lane = 0; lane < 32; ++lane) sum += lanes[lane];
+    return sum;
+}
+
+// Twelve chains hide the latency of the multiply-add everywhere. ``Vector`` is an intrinsic type.
+template <class Vector, class Step>
+inline void chains(std::int64_t rounds, Vector (&sum)[12], Step step) {
+    for (std::int64_t i = 0; i < rounds; ++i) {
+#pragma GCC unroll 12
+        for (int c = 0; c < 12; ++c) sum[c] = step(sum[c]);
+    }
+}
+
+#if defined(OCTAVO_PATH_AVX512_BF16)
+
+double multiply_f32(std::int64_t rounds, float* sink) {
+    __m512 sum[12];
+    for (auto& s : sum) s = _mm512_set1_ps(1.0f);
+    const __m512 a = _mm512_set1_ps(*sink), b = _mm512_set1_ps(0.5f);
+    chains(rounds, sum, [&](__m512 s) __attribute__((always_inline)) { return _mm512_fmadd_ps(a, b, s); });
+    for (auto& s : sum) *sink += _mm512_cvtss_f32(s);
+    return static_cast<double>(rounds) * 12 * 16 * 2;
+}
+
+double multiply_bf16(std::int64_t rounds, float* sink) {
+    __m512 sum[12];
+    for (auto& s : sum) s = _mm512_set1_ps(1.0f);
+    const auto a = (__m512bh)_mm512_set1_ps(*sink);
+    chains(rounds, sum, [&](__m512 s) __attribute__((always_inline)) { return _mm512_dpbf16_ps(s, a, a); });
+    for (auto& s : sum) *sink += _mm512_cvtss_f32(s);
+    return static_cast<double>(rounds) * 12 * 32 * 2;
+}
+
+#elif defined(OCTAVO_PATH_AVX2)
+
+double multiply_f32(std::int64_t rounds, float* sink) {
+    __m256 sum[12];
+    for (auto& s : sum) s = _mm256_set1_ps(1.0f);
+    const __m256 a = _mm256_set1_ps(*sink), b = _mm256_set1_ps(0.5f);
+    chains(rounds, sum, [&](__m256 s) __attribute__((always_inline)) { return _mm256_fmadd_ps(a, b, s); });
+    for (auto& s : sum) *sink += _mm256_cvtss_f32(s);
+    return static_cast<double>(rounds) * 12 * 8 * 2;
+}
+
+double multiply_bf16(std::int64_t rounds, float* sink) { return multiply_f32(rounds, sink); }
+
+#else
+
+double multiply_f32(std::int64_t rounds, float* sink) {
+    constexpr int lanes = 64;
+    float sum[lanes], factor[lanes];
+    for (int i = 0; i < lanes; ++i) sum[i] = factor[i] = *sink;
+    for (std::int64_t round = 0; round < rounds; ++round)
+        for (int i = 0; i < lanes; ++i) sum[i] = sum[i] * factor[i] + 0.5f;
+    for (int i = 0; i < lanes; ++i) *sink += sum[i];
+    return static_cast<double>(rounds) * lanes * 2;
+}
+
+double multiply_bf16(std::int64_t rounds, float* sink) { return multiply_f32(rounds, sink); }
+
+#endif
+
+}  // namespace
+
+extern const ProbeKernels probe_kernels = {read, multiply_f32, multiply_bf16};
+
+}  // namespace octavo::OCTAVO_PATH
