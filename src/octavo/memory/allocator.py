@@ -26,8 +26,8 @@ class Claim:
     """int32 [K]: tokens known so far, the prompt and any output that was kept."""
     limit: int
     """Tokens it may reach: prompt + max_tokens, or the longest sequence if it named none."""
-    chain: HashChain | None = None
-    """Names of its full blocks; None if they are neither looked up nor published."""
+    chain: HashChain
+    """Names of its full blocks."""
     lookup: bool = True
     """Whether blocks computed by others may stand in for its own."""
 
@@ -78,6 +78,13 @@ class Allocator(Protocol):
         All int32 [k]. Returns how many leading rows were served; the others are untouched.
         """
 
+    def grow_by_block(self, rows: NDArray[np.int32]) -> int:
+        """One more block for each of these distinct rows, in this order while they last; none of them is unclean.
+
+        The same as ``grow`` to the next token past the last block: what a steady decode needs. Returns how many
+        leading rows were served.
+        """
+
     @property
     def unclean(self) -> Collection[int]:
         """Rows whose next write may fall into a block that others see: ``grow`` must be asked before it."""
@@ -90,15 +97,15 @@ class Allocator(Protocol):
 
     def publish(
         self,
-        rows: Sequence[int],
-        firsts: Sequence[int],
-        lasts: Sequence[int],
+        rows: NDArray[np.int32],
+        firsts: NDArray[np.int32],
+        lasts: NDArray[np.int32],
         chains: Sequence[HashChain],
         tokens: NDArray[np.int32],
     ) -> None:
         """Let blocks ``firsts[i]`` to ``lasts[i]`` - 1 of ``rows[i]`` be found: they are computed and full.
 
-        ``tokens``: int32 [rows, max_len], the tokens of every row.
+        At least one block each. ``tokens``: int32 [rows, blocks, block_size], the tokens of every row.
         """
 
     def fork(self, parent: int, child: int) -> None:
@@ -110,7 +117,8 @@ class Allocator(Protocol):
     def release(self, row: int) -> int:
         """Empty a row. Returns how many blocks it held."""
 
-    def waste(
-        self, rows: NDArray[np.int32], written: NDArray[np.int32], limits: NDArray[np.int32], external: int
-    ) -> Waste:
-        """Where the held slots go. int32 [n] for the occupied rows: tokens written, and tokens it may reach."""
+    def waste(self, rows: NDArray[np.int32], written: NDArray[np.int32], total: int, external: int) -> Waste:
+        """Where the held slots go. ``written``: tokens written in each occupied row, int32 [n]; ``total``: their sum.
+
+        ``external``: free slots that the head of the queue could not use.
+        """

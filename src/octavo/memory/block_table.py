@@ -37,7 +37,7 @@ class BlockTable:
         first = self.num_blocks[rows]
         total = len(blocks)
         self.entries += total
-        if (counts == 1).all():  # a steady decode
+        if np.count_nonzero(counts) == total == len(rows):  # one each
             self.matrix[rows, first] = blocks
             self.num_blocks[rows] = first + 1
             return

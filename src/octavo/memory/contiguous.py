@@ -62,6 +62,9 @@ class ContiguousAllocator:
         self.blocked: Blockage | None = None
         self._wished: dict[int, int] = {}
         """Row -> blocks asked of the placer (it may have granted more)."""
+        self._reach: dict[int, int] = {}
+        """Row -> slots that its sequence may write at most."""
+        self._reach_total = 0
 
     @property
     def unclean(self) -> Collection[int]:
@@ -86,6 +89,8 @@ class ContiguousAllocator:
             self.blocked = Blockage(blocks * size, placer.free * size, len(lengths), max(lengths) * size)
             return None
         self._wished[row] = wish
+        self._reach[row] = min(slots, claim.limit)
+        self._reach_total += self._reach[row]
         self.table.append(row, np.arange(start, start + blocks, dtype=np.int32))
         return 0
 
@@ -95,6 +100,9 @@ class ContiguousAllocator:
         )
         return len(rows)
 
+    def grow_by_block(self, rows: NDArray[np.int32]) -> int:
+        raise AssertionError("a chunk holds its whole sequence")
+
     def take_copies(self) -> NDArray[np.int32]:
         return NO_COPIES
 
@@ -103,9 +111,9 @@ class ContiguousAllocator:
 
     def publish(
         self,
-        rows: Sequence[int],
-        firsts: Sequence[int],
-        lasts: Sequence[int],
+        rows: NDArray[np.int32],
+        firsts: NDArray[np.int32],
+        lasts: NDArray[np.int32],
         chains: Sequence[HashChain],
         tokens: NDArray[np.int32],
     ) -> None:
@@ -120,12 +128,9 @@ class ContiguousAllocator:
     def release(self, row: int) -> int:
         blocks = self.table.cut(row, 0)
         self.placer.give(int(blocks[0]), self._wished.pop(row))
+        self._reach_total -= self._reach.pop(row)
         return len(blocks)
 
-    def waste(
-        self, rows: NDArray[np.int32], written: NDArray[np.int32], limits: NDArray[np.int32], external: int
-    ) -> Waste:
-        chunks = self.table.num_blocks[rows] * self.block_size
-        filled = int(written.sum())
-        reserved = int(np.minimum(limits, chunks).sum()) - filled
-        return Waste(filled, reserved, internal=int(chunks.sum()) - filled - reserved, external=external)
+    def waste(self, rows: NDArray[np.int32], written: NDArray[np.int32], total: int, external: int) -> Waste:
+        held = (self.num_blocks - self.placer.free) * self.block_size
+        return Waste(total, self._reach_total - total, internal=held - self._reach_total, external=external)

@@ -57,7 +57,7 @@ class PagedAllocator:
         need = blocks_for(known, self.block_size)
         room = self.pool.available - self.promised_total - headroom
         hits = NO_BLOCKS
-        if self.caching and claim.lookup and claim.chain is not None:
+        if self.caching and claim.lookup:
             # At least one token is left to compute: the step needs a row to sample from.
             hits = self.cache.match(claim.chain, claim.token_ids, (known - 1) // self.block_size)
         missing = need - len(hits)
@@ -89,6 +89,20 @@ class PagedAllocator:
             self._extend(rows, counts, total)
         return len(rows)
 
+    def grow_by_block(self, rows: NDArray[np.int32]) -> int:
+        if len(rows) > self.pool.available:
+            rows = rows[: self.pool.available]
+        table = self.table
+        held = table.num_blocks[rows]
+        blocks = self.pool.acquire(len(rows), table.matrix[rows, held - 1])
+        assert blocks is not None
+        table.matrix[rows, held] = blocks
+        table.num_blocks[rows] = held + 1
+        table.entries += len(rows)
+        if self.promised_total:
+            self._redeem(rows, np.ones(len(rows), np.int32))
+        return len(rows)
+
     def _extend(self, rows: NDArray[np.int32], counts: NDArray[np.int32], total: int) -> None:
         held = self.table.num_blocks[rows]
         # The block in front of the first new one; meaningless (and not looked at) where a row is still empty.
@@ -100,9 +114,13 @@ class PagedAllocator:
         else:
             self.table.append_each(rows, counts, blocks)
         if self.promised_total:
-            kept = np.minimum(self.promised[rows], counts)
-            self.promised[rows] -= kept
-            self.promised_total -= int(kept.sum())
+            self._redeem(rows, counts)
+
+    def _redeem(self, rows: NDArray[np.int32], counts: NDArray[np.int32]) -> None:
+        """Blocks were handed out: to a row in the middle of its prompt they had been promised."""
+        kept = np.minimum(self.promised[rows], counts)
+        self.promised[rows] -= kept
+        self.promised_total -= int(kept.sum())
 
     def _grow_copying(
         self, rows: NDArray[np.int32], starts: NDArray[np.int32], stops: NDArray[np.int32]
@@ -158,31 +176,23 @@ class PagedAllocator:
 
     def publish(
         self,
-        rows: Sequence[int],
-        firsts: Sequence[int],
-        lasts: Sequence[int],
+        rows: NDArray[np.int32],
+        firsts: NDArray[np.int32],
+        lasts: NDArray[np.int32],
         chains: Sequence[HashChain],
         tokens: NDArray[np.int32],
     ) -> None:
-        if not self.caching:
-            return
-        size = self.block_size
-        numbers = [
-            (row, number) for row, a, b in zip(rows, firsts, lasts, strict=True) for number in range(a, b)
-        ]
-        owner, number = np.array(numbers, np.intp).T
-        columns = number[:, None] * size + np.arange(size)
-        content = tokens[owner[:, None], columns]
-        digests: list[bytes] = []
-        done = 0
-        for chain, first, last in zip(chains, firsts, lasts, strict=True):
-            named = len(chain.digests)
-            assert named >= first, "a block is named after its parent"
-            if named < last:
-                chain.extend(content[done + named - first : done + last - first], size)
-            digests += chain.digests[first:last]
-            done += last - first
-        self.cache.publish(self.pool, self.table.matrix[owner, number].tolist(), digests, content)
+        counts = lasts - firsts
+        total = int(counts.sum())
+        if total > len(rows):  # chunks; one block each is the decode's case
+            chains = [
+                chain for chain, count in zip(chains, counts.tolist(), strict=True) for _ in range(count)
+            ]
+            within = np.arange(total, dtype=np.int32) - np.repeat(np.cumsum(counts) - counts, counts)
+            rows, firsts = np.repeat(rows, counts), np.repeat(firsts, counts) + within
+        blocks = self.table.matrix[rows, firsts]
+        new = self.cache.publish(blocks, firsts.tolist(), chains, tokens[rows, firsts])
+        self.pool.publish(new)
 
     def fork(self, parent: int, child: int) -> None:
         assert self.table.num_blocks[child] == 0, "a fork needs an empty row"
@@ -218,14 +228,11 @@ class PagedAllocator:
             gone = set(blocks.tolist())
             self._copies = [copy for copy in self._copies if copy[1] not in gone]
 
-    def waste(
-        self, rows: NDArray[np.int32], written: NDArray[np.int32], limits: NDArray[np.int32], external: int
-    ) -> Waste:
+    def waste(self, rows: NDArray[np.int32], written: NDArray[np.int32], total: int, external: int) -> Waste:
         held = self.pool.live * self.block_size
-        if self._unclean:
-            filled = self._filled(rows, written)
-        else:  # partial blocks are private: what is empty belongs to one row each
-            filled = held - (self.table.entries * self.block_size - int(written.sum()))
+        # Partial blocks are private unless a row is unclean: what is empty then belongs to one row each.
+        private = held - (self.table.entries * self.block_size - total)
+        filled = self._filled(rows, written) if self._unclean else private
         return Waste(written=filled, reserved=0, internal=held - filled, external=external)
 
     def _filled(self, rows: NDArray[np.int32], written: NDArray[np.int32]) -> int:

@@ -12,7 +12,7 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.memory.block_pool import NO_BLOCKS, BlockPool
+from octavo.memory.block_pool import NO_BLOCKS
 
 DIGEST_BYTES = 32
 
@@ -78,25 +78,43 @@ class PrefixCache:
         return blocks[: int(differs.argmax())] if differs.any() else blocks
 
     def publish(
-        self, pool: BlockPool, blocks: Sequence[int], digests: Sequence[bytes], tokens: NDArray[np.int32]
-    ) -> None:
-        """Make computed live blocks findable. ``tokens``: int32 [blocks, block_size]. Known names stay as they are."""
-        adopt = self.index.setdefault
-        new: list[int] = []
-        for i, (block, digest) in enumerate(zip(blocks, digests, strict=True)):
+        self,
+        blocks: NDArray[np.int32],
+        numbers: Sequence[int],
+        chains: Sequence[HashChain],
+        tokens: NDArray[np.int32],
+    ) -> NDArray[np.int32]:
+        """Name computed live blocks; the i-th is block ``numbers[i]`` of the sequence of ``chains[i]``.
+
+        ``tokens``: int32 [blocks, block_size]. A name that is known stays with the block that has it. Returns the
+        blocks that are findable now and were not before.
+        """
+        data = tokens.tobytes()
+        step = 4 * self.block_size
+        names, adopt = self.names, self.index.setdefault
+        start = 0
+        known: list[int] = []
+        for i, (block, number, chain) in enumerate(zip(blocks.tolist(), numbers, chains, strict=True)):
+            digests = chain.digests
+            if number < len(digests):
+                digest = digests[number]
+            else:
+                assert number == len(digests), "a block is named after its parent"
+                parent = digests[-1] if number else chain.root
+                digest = blake2b(parent + data[start : start + step], digest_size=DIGEST_BYTES).digest()
+                digests.append(digest)
+            start += step
             if adopt(digest, block) == block:
-                assert self.names[block] is None, "a block is published once for each time it is written"
-                self.names[block] = digest
-                new.append(i)
-        if len(new) == len(blocks):
-            chosen = np.array(blocks, np.int32)
-            self._tokens[chosen] = tokens
-        elif new:
-            chosen = np.array(blocks, np.int32)[new]
-            self._tokens[chosen] = tokens[new]
-        else:
-            return
-        pool.publish(chosen)
+                assert names[block] is None, "a block is published once for each time it is written"
+                names[block] = digest
+            else:
+                known.append(i)
+        if known:
+            new = np.ones(len(blocks), np.bool_)
+            new[known] = False
+            blocks, tokens = blocks[new], tokens[new]
+        self._tokens[blocks] = tokens
+        return blocks
 
     def forget(self, blocks: NDArray[np.int32]) -> None:
         """These blocks lose their content."""

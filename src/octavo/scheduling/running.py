@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from octavo.scheduling.sequence import Sequence
 
-ROW, COMPUTED, KNOWN, LIMIT, SLOTS, SCHEDULED = range(6)
+ROW, COMPUTED, KNOWN, LIMIT, SLOTS, SCHEDULED, NEWEST = range(7)
 
 
 class Running:
@@ -18,7 +18,7 @@ class Running:
 
     def __init__(self, capacity: int) -> None:
         self.count = 0
-        self._fields = np.zeros((6, capacity), np.int32)
+        self._fields = np.zeros((7, capacity), np.int32)
         self.row = self._fields[ROW]
         """Block-table row of each sequence."""
         self.computed = self._fields[COMPUTED]
@@ -31,6 +31,8 @@ class Running:
         """Slots that its blocks hold."""
         self.scheduled = self._fields[SCHEDULED]
         """Tokens in the step that is being planned or run."""
+        self.newest = self._fields[NEWEST]
+        """The last known token."""
         self.sequences: list[Sequence] = []
         self.ids: list[str] = []
         self._rows_view: NDArray[np.int32] | None = None
@@ -53,7 +55,8 @@ class Running:
         self, sequence: Sequence, row: int, computed: int, known: int, slots: int, scheduled: int
     ) -> None:
         n = self.count
-        self._fields[:, n] = (row, computed, known, sequence.limit, slots, scheduled)
+        newest = sequence.token_ids[-1]
+        self._fields[:, n] = (row, computed, known, sequence.limit, slots, scheduled, newest)
         self.sequences.append(sequence)
         self.ids.append(sequence.request_id)
         self.count = n + 1

@@ -49,9 +49,13 @@ class Scheduler:
         self.running = Running(rows)
         self.waiting = WaitingQueue(config.queue)
         # np.zeros commits no memory until a row is written to.
-        self.tokens = np.zeros((rows, self.max_len), np.int32)
-        """int32 [max_num_seqs, max_len]: known tokens of each row."""
+        size = allocator.block_size
+        self._blocks = np.zeros((rows, -(-self.max_len // size), size), np.int32)
+        self.tokens = self._blocks.reshape(rows, -1)
+        """int32 [max_num_seqs, >= max_len]: known tokens of each row. ``_blocks`` is the same, block by block."""
         self._budget = config.max_num_batched_tokens or UNLIMITED
+        self._written = 0
+        """Sum of computed over the running sequences."""
         self._shift = allocator.block_size.bit_length() - 1
         self._by_id: dict[str, Sequence] = {}
         self._free_rows = list(range(rows - 1, -1, -1))
@@ -125,7 +129,7 @@ class Scheduler:
             raise
         named = request.sampling.max_tokens
         limit = self.max_len if named is None else len(request.prompt_token_ids) + named
-        chain = HashChain(request.cache_salt) if self.allocator.caching else None
+        chain = HashChain(request.cache_salt)
         sequence = Sequence(request, self._arrivals, limit, chain)
         self._arrivals += 1
         self._by_id[request.request_id] = sequence
@@ -186,8 +190,11 @@ class Scheduler:
         if self._backlog == count == running.count and count <= budget:  # everyone decodes
             self._steady = True
             running.scheduled[:count] = 1
-            stops = running.known[:count]
             budget -= count
+            if not self.allocator.unclean:
+                short = np.flatnonzero(running.known[:count] > running.slots[:count])
+                return budget if not short.size or self._cover_decode(short) else 0
+            stops = running.known[:count]
         else:
             scheduled = deal(running.known[:count] - running.computed[:count], budget)
             running.scheduled[:count] = scheduled
@@ -199,6 +206,16 @@ class Scheduler:
             lacking |= unclean & (running.scheduled[:count] > 0)
         short = np.flatnonzero(lacking)
         return budget if not short.size or self._cover(short, stops) else 0
+
+    def _cover_decode(self, short: NDArray[np.intp]) -> bool:
+        """``_cover`` where everyone decodes, so that each of these wants one block more."""
+        running = self.running
+        served = self.allocator.grow_by_block(running.row[short])
+        if served < len(short):
+            running.slots[short[:served]] += self.allocator.block_size
+            return self._cover(short[served:], running.known[: running.count])
+        running.slots[short] += self.allocator.block_size
+        return True
 
     def _cover(self, short: NDArray[np.intp], stops: NDArray[np.int32]) -> bool:
         """Blocks for the sequences at these positions, oldest first; whether nobody had to be preempted for it."""
@@ -237,6 +254,7 @@ class Scheduler:
             sequence.keep(self.tokens[row, sequence.prompt_tokens : known].copy())
         sequence.preemptions += 1
         self._backlog -= known - computed
+        self._written -= computed
         self._vacate(row)
         self.waiting.push(sequence)
         after = self.allocator.state()
@@ -282,6 +300,7 @@ class Scheduler:
         self.tokens[row, :known] = sequence.token_ids
         self.running.append(sequence, row, cached, known, blocks << self._shift, chunk)
         self._backlog += known - cached
+        self._written += cached
         if sequence.preemptions == 0:
             sequence.cached_tokens = cached
         self._started.append(RowStart(row, sequence.request, sequence.output, cached))
@@ -309,7 +328,7 @@ class Scheduler:
             rows, self._ids = running.rows(), running.request_ids()
             computed = running.computed[:count].copy()
             scheduled, samples = self._ones[:count], self._trues[:count]
-            token_ids = self.tokens[rows, computed]
+            token_ids = running.newest[:count].copy()
             self._sampling = slice(0, count)
         else:
             positions = np.flatnonzero(running.scheduled[:count])
@@ -358,40 +377,34 @@ class Scheduler:
         running, count = self.running, self.running.count
         who = self._sampling
         sampled = len(result.token_ids)
-        before = running.computed[:count].copy()
+        before = running.computed[:count] >> self._shift if self.allocator.caching else None
         running.computed[:count] += running.scheduled[:count]
         known = running.known[who]
         assert sampled == len(known) == len(result.stopped), "one token for each sampling row"
         self.tokens[running.row[who], known] = result.token_ids
+        running.newest[who] = result.token_ids
         running.known[who] += 1
         self._backlog += sampled - plan.num_tokens
-        if self.allocator.caching and count:
+        self._written += plan.num_tokens
+        if before is not None:
             self._publish(before)
-        waste = self.allocator.waste(
-            running.rows(), running.computed[:count], running.limit[:count], self._external
-        )
+        waste = self.allocator.waste(running.rows(), running.computed[:count], self._written, self._external)
         full = running.known[who] >= running.limit[who]
-        if self._doomed or full.any() or result.stopped.any():
+        if self._doomed or np.count_nonzero(full) or np.count_nonzero(result.stopped):
             finished = self._retire(full, result.stopped)
         else:
             finished = np.zeros(sampled, np.uint8)
         return self._record(plan, result, finished, waste)
 
-    def _publish(self, before: NDArray[np.int32]) -> None:
-        """Let the blocks that this step filled be found."""
-        running, shift = self.running, self._shift
-        first, last = before >> shift, running.computed[: running.count] >> shift
+    def _publish(self, first: NDArray[np.int32]) -> None:
+        """Let the blocks that this step filled be found. ``first``: full blocks before it, of each sequence."""
+        running = self.running
+        last = running.computed[: running.count] >> self._shift
         filled = np.flatnonzero(last > first)
-        if not filled.size:
-            return
-        chains = [running.sequences[i].chain for i in filled.tolist()]
-        self.allocator.publish(
-            running.row[filled].tolist(),
-            first[filled].tolist(),
-            last[filled].tolist(),
-            [chain for chain in chains if chain is not None],
-            self.tokens,
-        )
+        if filled.size:
+            sequences = running.sequences
+            chains = [sequences[i].chain for i in filled.tolist()]
+            self.allocator.publish(running.row[filled], first[filled], last[filled], chains, self._blocks)
 
     def _retire(self, full: NDArray[np.bool_], stopped: NDArray[np.bool_]) -> NDArray[np.uint8]:
         """End the sequences that are done; uint8 [S] with the reason of each sampling row."""
@@ -418,6 +431,7 @@ class Scheduler:
             known, computed = int(running.known[position]), int(running.computed[position])
             self.allocator.release(row)
             self._backlog -= known - computed
+            self._written -= computed
             self._by_id.pop(sequence.request_id, None)
             self._vacate(row)
             self._tell_finished(sequence, reason, known - sequence.prompt_tokens)

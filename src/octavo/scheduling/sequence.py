@@ -26,7 +26,7 @@ class Sequence:
         "token_ids",
     )
 
-    def __init__(self, request: Request, arrival: int, limit: int, chain: HashChain | None) -> None:
+    def __init__(self, request: Request, arrival: int, limit: int, chain: HashChain) -> None:
         self.request = request
         self.request_id = request.request_id
         self.arrival = arrival
@@ -57,5 +57,4 @@ class Sequence:
         """Resume from the prompt alone."""
         self.output = NO_TOKENS
         self.token_ids = self.request.prompt_token_ids
-        if self.chain is not None:
-            self.chain.truncate(self.prompt_tokens // block_size)
+        self.chain.truncate(self.prompt_tokens // block_size)
