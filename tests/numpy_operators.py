@@ -118,7 +118,7 @@ class NumpyOperators:
 
         self._program.append(operator)
 
-    def _slots(self, row: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _slots(self, row: NDArray[np.int64] | int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         blocks = self._step.block_table[row, positions // self.block_size].astype(np.int64)
         return blocks * self.block_size + positions % self.block_size
 
@@ -126,15 +126,12 @@ class NumpyOperators:
         width = self.kv_heads * self.head_dim
 
         def operator() -> None:
-            step, all_rows = self._step, self._of(x)
-            for t, (row, position) in enumerate(zip(step.row_of, step.positions, strict=True)):
-                slot = self._slots(int(row), np.array([position]))[0]
-                self.keys[layer, slot] = all_rows[t, key_column : key_column + width].reshape(
-                    -1, self.head_dim
-                )
-                self.values[layer, slot] = all_rows[t, value_column : value_column + width].reshape(
-                    -1, self.head_dim
-                )
+            slots, heads = (
+                self._slots(self._step.row_of, self._step.positions),
+                (-1, self.kv_heads, self.head_dim),
+            )
+            self.keys[layer, slots] = self._of(x)[:, key_column : key_column + width].reshape(heads)
+            self.values[layer, slots] = self._of(x)[:, value_column : value_column + width].reshape(heads)
 
         self._program.append(operator)
 
@@ -146,15 +143,19 @@ class NumpyOperators:
         def compute() -> Doubles:
             step = self._step
             queries = self._of(x)[:, query_column : query_column + width].reshape(-1, heads, head_dim)
-            out = np.empty((len(queries), heads, head_dim))
-            for t, (row, position) in enumerate(zip(step.row_of, step.positions, strict=True)):
-                slots = self._slots(int(row), np.arange(position + 1))
+            out = np.empty_like(queries)
+            for row in np.unique(step.row_of).tolist():
+                mine = step.row_of == row
+                own = step.positions[mine]
+                context = np.arange(own.max() + 1)
+                slots = self._slots(row, context)
                 keys = np.repeat(self.keys[layer, slots], group, axis=1)
                 values = np.repeat(self.values[layer, slots], group, axis=1)
-                scores = np.einsum("hd,chd->hc", queries[t], keys) * scale
-                weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-                weights /= weights.sum(axis=1, keepdims=True)
-                out[t] = np.einsum("hc,chd->hd", weights, values)
+                scores = np.einsum("thd,chd->htc", queries[mine], keys) * scale
+                scores[:, context > own[:, None]] = -np.inf
+                weights = np.exp(scores - scores.max(axis=2, keepdims=True))
+                weights /= weights.sum(axis=2, keepdims=True)
+                out[mine] = np.einsum("htc,chd->thd", weights, values)
             return out.reshape(-1, width)
 
         return self._value(width, compute)

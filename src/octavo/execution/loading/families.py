@@ -6,9 +6,9 @@ import math
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
-from octavo.core.errors import ModelError
 from octavo.execution.loading.architecture import Architecture, RopeScaling
 from octavo.execution.loading.fields import Fields
+from octavo.execution.loading.problems import model_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,7 @@ def from_hf_config(config: Fields) -> tuple[Family, Architecture]:
     """From a config.json. Raises ModelError for a family that is not in the registry, or a setting that is wrong."""
     family = _hf_family(config)
     if config.get("quantization_config") is not None:
-        raise ModelError(
-            f"{config.source}: quantised safetensors are not supported; use a GGUF file", param="model"
-        )
+        raise model_error(f"{config.source}: quantised safetensors are not supported; use a GGUF file")
     if config.text("hidden_act", "silu") != "silu":
         raise config.error("hidden_act", "'silu'")
     num_heads, hidden_size = config.integer("num_attention_heads"), config.integer("hidden_size")
@@ -90,9 +88,7 @@ def _hf_family(config: Fields) -> Family:
             return family
     what = ", ".join(map(str, names)) or f"model_type {config.get('model_type')!r}"
     known = ", ".join(family.hf_architecture for family in FAMILIES)
-    raise ModelError(
-        f"{config.source}: the architecture {what} is not supported; supported are {known}", param="model"
-    )
+    raise model_error(f"{config.source}: the architecture {what} is not supported; supported are {known}")
 
 
 def _sliding_window(config: Fields, family: Family) -> int | None:
@@ -108,9 +104,8 @@ def _hf_scaling(config: Fields, max_len: int) -> RopeScaling:
     if rope is None or kind == "default":
         return RopeScaling()
     if kind not in ("linear", "llama3", "yarn"):
-        raise ModelError(
-            f"{rope.source}: rope type {kind!r} is not supported; supported are default, linear, llama3, yarn",
-            param="model",
+        raise model_error(
+            f"{rope.source}: rope type {kind!r} is not supported; supported are default, linear, llama3, yarn"
         )
     factor, original = rope.number("factor"), rope.integer("original_max_position_embeddings", max_len)
     if kind == "linear":
@@ -141,14 +136,10 @@ def from_gguf(
     family = next((f for f in FAMILIES if f.gguf_architecture == name), None)
     if family is None:
         known = ", ".join(f.gguf_architecture for f in FAMILIES)
-        raise ModelError(
-            f"{source}: the architecture {name!r} is not supported; supported are {known}", param="model"
-        )
+        raise model_error(f"{source}: the architecture {name!r} is not supported; supported are {known}")
     fields = Fields(source, metadata, f"{name}.")
     if fields.integer("expert_count", 0, at_least=0):
-        raise ModelError(
-            f"{source}: a mixture of {fields.get('expert_count')} experts is not supported", param="model"
-        )
+        raise model_error(f"{source}: a mixture of {fields.get('expert_count')} experts is not supported")
     num_heads, hidden_size = fields.integer("attention.head_count"), fields.integer("embedding_length")
     head_dim = fields.integer("attention.key_length", max(1, hidden_size // num_heads))
     if fields.integer("attention.value_length", head_dim) != head_dim:
@@ -206,14 +197,12 @@ def _gguf_scaling(fields: Fields, max_len: int) -> RopeScaling:
 def _consistent(source: str, a: Architecture) -> Architecture:
     """Sizes that must go together. Raises ModelError."""
     if a.num_heads % a.num_kv_heads:
-        raise ModelError(
-            f"{source}: {a.num_heads} query heads do not divide among {a.num_kv_heads} kv heads",
-            param="model",
+        raise model_error(
+            f"{source}: {a.num_heads} query heads do not divide among {a.num_kv_heads} kv heads"
         )
     if a.rotary_dim % 2 or not 2 <= a.rotary_dim <= a.head_dim:
-        raise ModelError(
+        raise model_error(
             f"{source}: {a.rotary_dim} rotary dimensions of a head of {a.head_dim}; an even number from 2 to "
-            f"{a.head_dim} is needed",
-            param="model",
+            f"{a.head_dim} is needed"
         )
     return a

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from octavo.core.errors import ModelError
+from octavo.execution.loading.problems import model_error
 
 Number = int | float
 
@@ -26,7 +27,7 @@ class Fields:
     def error(self, name: str, wanted: str) -> ModelError:
         value = self.get(name)
         found = "is missing" if value is None else f"is {value!r}"
-        return ModelError(f"{self.source}: {self._prefix}{name} {found}; it must be {wanted}", param="model")
+        return model_error(f"{self.source}: {self._prefix}{name} {found}; it must be {wanted}")
 
     def integer(self, name: str, default: int | None = None, *, at_least: int = 1) -> int:
         value = self.get(name)

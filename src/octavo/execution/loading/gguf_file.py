@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from octavo.core.errors import ModelError
 from octavo.execution.loading.encodings import BF16, F16, F32, QUANTISED, Bytes, Encoding, quantised
+from octavo.execution.loading.problems import model_error
 from octavo.execution.loading.stored import StoredTensor
 from octavo.text.gguf_header import GGUFTensorInfo, read_gguf_header
 
@@ -40,9 +40,7 @@ def read_gguf(path: Path) -> GGUFFile:
     header = read_gguf_header(path)
     parts = header.metadata.get("split.count", 1)
     if parts != 1:
-        raise ModelError(
-            f"{path} is one of {parts} parts; merge the parts into one file first", param="model"
-        )
+        raise model_error(f"{path} is one of {parts} parts; merge the parts into one file first")
     data: Bytes = np.memmap(path, np.uint8, "r")
     return GGUFFile(header.metadata, {info.name: _tensor(path, data, info) for info in header.tensors})
 
@@ -50,18 +48,16 @@ def read_gguf(path: Path) -> GGUFFile:
 def _tensor(path: Path, data: Bytes, info: GGUFTensorInfo) -> StoredTensor:
     encoding = _encoding(path, info)
     if not info.shape or min(info.shape) < 1 or info.shape[-1] % encoding.elements:
-        raise ModelError(
+        raise model_error(
             f"{path} is damaged: tensor {info.name} has shape {list(info.shape)}; a row of {encoding.name} holds a "
-            f"positive multiple of {encoding.elements} elements",
-            param="model",
+            f"positive multiple of {encoding.elements} elements"
         )
     rows = math.prod(info.shape[:-1])
     row_bytes = info.shape[-1] // encoding.elements * encoding.nbytes
     end = info.offset + rows * row_bytes
     if end > len(data):
-        raise ModelError(
-            f"{path} is truncated: tensor {info.name} ends at byte {end:,}, the file has {len(data):,}",
-            param="model",
+        raise model_error(
+            f"{path} is truncated: tensor {info.name} ends at byte {end:,}, the file has {len(data):,}"
         )
     return StoredTensor(
         path, info.name, info.shape, encoding, data[info.offset : end].reshape(rows, row_bytes)
@@ -73,10 +69,9 @@ def _encoding(path: Path, info: GGUFTensorInfo) -> Encoding:
         return _FLOATS[info.ggml_type]
     if info.ggml_type in _QUANTISED_NUMBERS:
         return quantised(_QUANTISED_NUMBERS[info.ggml_type])
-    raise ModelError(
+    raise model_error(
         f"{path}: tensor {info.name} has the unsupported type {_type_name(info.ggml_type)}; "
-        f"supported are F32, F16, BF16, {', '.join(QUANTISED)}",
-        param="model",
+        f"supported are F32, F16, BF16, {', '.join(QUANTISED)}"
     )
 
 

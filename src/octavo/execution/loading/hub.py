@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from octavo.core.errors import ModelError
+from octavo.execution.loading.problems import model_error
 
 _FILES = ["config.json", "generation_config.json", "tokenizer*.json", "chat_template*", "model*.safetensors*"]
 
@@ -14,9 +14,8 @@ def fetch(name: str) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ImportError as error:
-        raise ModelError(
-            f"there is no file or folder {name}; to fetch it from the hub, install huggingface_hub",
-            param="model",
+        raise model_error(
+            f"there is no file or folder {name}; to fetch it from the hub, install huggingface_hub"
         ) from error
     try:
         return Path(snapshot_download(name, allow_patterns=_FILES))
@@ -24,8 +23,7 @@ def fetch(name: str) -> Path:
         Exception
     ) as error:  # the hub's client raises errors of several libraries; all mean that there is no model
         reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise ModelError(
+        raise model_error(
             f"{name} is neither a file nor a folder here, and the hub did not give it: {reason[0]}; "
-            "download the model elsewhere and name its folder",
-            param="model",
+            "download the model elsewhere and name its folder"
         ) from error

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from octavo.core.errors import ConfigError, ModelError
+from octavo.core.errors import ConfigError
 from octavo.core.model_spec import ModelSpec
 from octavo.execution.loading.architecture import Architecture
 from octavo.execution.loading.encodings import Target
@@ -15,8 +16,10 @@ from octavo.execution.loading.families import from_gguf, from_hf_config
 from octavo.execution.loading.fields import Fields
 from octavo.execution.loading.gguf_file import read_gguf
 from octavo.execution.loading.hub import fetch
+from octavo.execution.loading.problems import model_error
 from octavo.execution.loading.safetensors_file import read_folder, read_json
 from octavo.execution.loading.weights import Weights, choose, unpermute
+from octavo.text.gguf_tokenizer import gguf_eos_token_ids
 
 WeightDtype = Literal["auto", "f32", "bf16"]
 
@@ -34,6 +37,8 @@ class LoadedModel:
     """The folder or the GGUF file, where the tokenizer is too."""
     notes: tuple[str, ...] = ()
     """Sentences that a user should see before relying on the model."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """A GGUF file's metadata, so that its tokenizer need not read the header again; empty for a folder."""
 
 
 def load_model(source: str | Path, dtype: WeightDtype = "auto") -> LoadedModel:
@@ -58,9 +63,8 @@ def _locate(source: str | Path) -> Path:
         return path
     if isinstance(source, str) and re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*(?<!\.gguf)", source):
         return fetch(source)
-    raise ModelError(
-        f"{path} does not exist; give a Hugging Face folder, a GGUF file or a hub name org/name",
-        param="model",
+    raise model_error(
+        f"{path} does not exist; give a Hugging Face folder, a GGUF file or a hub name org/name"
     )
 
 
@@ -69,7 +73,7 @@ def _load_folder(folder: Path, dtype: Target) -> LoadedModel:
         if not (folder / needed).is_file():
             files = sorted(folder.glob("*.gguf"))
             hint = f"; to use {files[0].name}, name the file itself" if files else ""
-            raise ModelError(f"{folder} has no {needed}{hint}", param="model")
+            raise model_error(f"{folder} has no {needed}{hint}")
     config = Fields(str(folder / "config.json"), read_json(folder / "config.json"))
     _, architecture = from_hf_config(config)
     tensors = choose(folder, architecture, read_folder(folder), gguf=False)
@@ -91,7 +95,7 @@ def _load_gguf(path: Path, dtype: Target) -> LoadedModel:
     file = read_gguf(path)
     embed = file.tensors.get("token_embd.weight")
     if embed is None:
-        raise ModelError(f"{path}: tensor token_embd.weight is missing", param="model")
+        raise model_error(f"{path}: tensor token_embd.weight is missing")
     family, architecture = from_gguf(str(path), file.metadata, file.tensors, embed.shape[0])
     tensors = choose(path, architecture, file.tensors, gguf=True)
     if family.gguf_permuted:
@@ -99,16 +103,14 @@ def _load_gguf(path: Path, dtype: Target) -> LoadedModel:
     factors = None
     if (stored := file.tensors.get("rope_freqs.weight")) is not None:
         if stored.shape != (architecture.rotary_dim // 2,):
-            raise ModelError(
+            raise model_error(
                 f"{path}: tensor rope_freqs.weight has shape {list(stored.shape)}, "
-                f"{architecture.rotary_dim} rotary dimensions need {[architecture.rotary_dim // 2]}",
-                param="model",
+                f"{architecture.rotary_dim} rotary dimensions need {[architecture.rotary_dim // 2]}"
             )
         factors = Weights({"rope": stored}, "f32").vector("rope")
-    fields = Fields(str(path), file.metadata, "tokenizer.ggml.")
-    ends = [fields.token_ids(name) for name in ("eos_token_id", "eot_token_id", "eom_token_id")]
-    eos = tuple(dict.fromkeys(token for tokens in ends for token in tokens))
-    return _loaded(path.stem, path, architecture, Weights(tensors, dtype, factors), eos)
+    eos = gguf_eos_token_ids(file.metadata)
+    loaded = _loaded(path.stem, path, architecture, Weights(tensors, dtype, factors), eos)
+    return replace(loaded, metadata=file.metadata)
 
 
 def _loaded(

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from octavo.core.errors import ModelError
 from octavo.execution.loading.encodings import BF16, F16, F32, Bytes
+from octavo.execution.loading.problems import model_error
 from octavo.execution.loading.stored import StoredTensor
 
 _ENCODINGS = {"F32": F32, "F16": F16, "BF16": BF16}
@@ -28,11 +28,11 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror}") from error
+        raise model_error(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise ModelError(f"{path} is not valid JSON: {error}") from error
+        raise model_error(f"{path} is not valid JSON: {error}") from error
     if not isinstance(found, dict):
-        raise ModelError(f"{path} holds a {type(found).__name__}, not an object")
+        raise model_error(f"{path} holds a {type(found).__name__}, not an object")
     return found
 
 
@@ -42,7 +42,7 @@ def read_safetensors(path: Path) -> dict[str, StoredTensor]:
         size = path.stat().st_size
         data: Bytes = np.memmap(path, np.uint8, "r") if size else np.empty(0, np.uint8)
     except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror}") from error
+        raise model_error(f"{path} cannot be read: {error.strerror}") from error
     header, base = _header(path, data)
     tensors = {}
     for name, entry in header.items():
@@ -54,20 +54,20 @@ def read_safetensors(path: Path) -> dict[str, StoredTensor]:
 def _header(path: Path, data: Bytes) -> tuple[dict[str, Any], int]:
     """(header, offset of the data part)."""
     if len(data) < 8:
-        raise ModelError(f"{path} is truncated: {len(data)} bytes, fewer than the 8 of the header's length")
+        raise model_error(f"{path} is truncated: {len(data)} bytes, fewer than the 8 of the header's length")
     length = int.from_bytes(data[:8].tobytes(), "little")
     if length > min(len(data) - 8, _HEADER_BYTES_MAX):
-        raise ModelError(
+        raise model_error(
             f"{path} is truncated or damaged: a header of {length} bytes in a file of {len(data)}"
         )
     try:
         header = json.loads(data[8 : 8 + length].tobytes())
     except ValueError as error:
-        raise ModelError(
+        raise model_error(
             f"{path} is damaged: its header of {length} bytes is not valid JSON: {error}"
         ) from error
     if not isinstance(header, dict):
-        raise ModelError(f"{path} is damaged: its header holds a {type(header).__name__}, not an object")
+        raise model_error(f"{path} is damaged: its header holds a {type(header).__name__}, not an object")
     return header, 8 + length
 
 
@@ -76,9 +76,9 @@ def _tensor(path: Path, name: str, entry: Any, data: Bytes, base: int) -> Stored
         kind, shape = entry["dtype"], tuple(int(n) for n in entry["shape"])
         start, end = (int(n) for n in entry["data_offsets"])
     except (TypeError, KeyError, ValueError) as error:
-        raise ModelError(f"{path} is damaged: the header's entry for tensor {name} is {entry!r}") from error
+        raise model_error(f"{path} is damaged: the header's entry for tensor {name} is {entry!r}") from error
     if base + end > len(data):
-        raise ModelError(
+        raise model_error(
             f"{path} is truncated: tensor {name} ends at byte {base + end}, the file has {len(data)}"
         )
     if kind not in _ENCODINGS or not shape or min(shape) < 1:
@@ -86,7 +86,7 @@ def _tensor(path: Path, name: str, entry: Any, data: Bytes, base: int) -> Stored
     encoding = _ENCODINGS[kind]
     nbytes = math.prod(shape) * encoding.nbytes
     if start < 0 or end - start != nbytes:
-        raise ModelError(
+        raise model_error(
             f"{path} is damaged: tensor {name}, {kind} {list(shape)}, needs {nbytes} bytes, not {end - start}"
         )
     row_bytes = shape[-1] * encoding.nbytes
@@ -99,16 +99,16 @@ def read_folder(folder: Path) -> dict[str, StoredTensor]:
     if not (folder / INDEX_NAME).is_file():
         single = folder / SINGLE_NAME
         if not single.is_file():
-            raise ModelError(f"{folder} has no weights: neither {SINGLE_NAME} nor {INDEX_NAME} is there")
+            raise model_error(f"{folder} has no weights: neither {SINGLE_NAME} nor {INDEX_NAME} is there")
         return read_safetensors(single)
     index_path = folder / INDEX_NAME
     weight_map = read_json(index_path).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
-        raise ModelError(f"{index_path} is damaged: it has no weight_map of tensor to file")
+        raise model_error(f"{index_path} is damaged: it has no weight_map of tensor to file")
     tensors: dict[str, StoredTensor] = {}
     for shard in sorted(set(weight_map.values())):
         if not (folder / shard).is_file():
-            raise ModelError(
+            raise model_error(
                 f"{folder / shard} is missing; {INDEX_NAME} names it for {_some(weight_map, shard)}"
             )
         found = read_safetensors(folder / shard)

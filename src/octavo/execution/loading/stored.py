@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.core.errors import ModelError
 from octavo.execution.loading.encodings import BF16, F32, Bytes, Encoding, Target, round_to_bf16
+from octavo.execution.loading.problems import model_error
 
 Array = NDArray[Any]
 
@@ -60,7 +60,7 @@ def _decode_rows(tensor: StoredTensor, first: int, last: int, target: Target, ou
         values = encoding.decode(blocks).reshape(last - first, tensor.columns)
     if not np.isfinite(values).all():
         row, column = (int(i[0]) for i in np.nonzero(~np.isfinite(values)))
-        raise ModelError(
+        raise model_error(
             f"{tensor.file}: tensor {tensor.name} holds {values[row, column]} at row {first + row}, column {column}; "
             "the file is damaged"
         )

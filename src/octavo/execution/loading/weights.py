@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.core.errors import ModelError
 from octavo.execution.loading.architecture import Architecture
 from octavo.execution.loading.encodings import Target
 from octavo.execution.loading.names import weight_names
+from octavo.execution.loading.problems import model_error
 from octavo.execution.loading.stored import Array, StoredTensor, decode
 
 
@@ -67,15 +67,13 @@ def choose(
         name = wanted.gguf if gguf else wanted.hugging_face
         tensor = tensors.get(name)
         if tensor is None:
-            raise ModelError(
-                f"{source}: tensor {name} is missing; {architecture.family} of {architecture.num_layers} layers has it",
-                param="model",
+            raise model_error(
+                f"{source}: tensor {name} is missing; {architecture.family} of {architecture.num_layers} layers has it"
             )
         if tensor.shape != wanted.shape:
-            raise ModelError(
+            raise model_error(
                 f"{tensor.file}: tensor {name} has shape {list(tensor.shape)}, "
-                f"the model's settings say {list(wanted.shape)}",
-                param="model",
+                f"the model's settings say {list(wanted.shape)}"
             )
         chosen[wanted.canonical] = tensor
     return chosen
