@@ -5,8 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from octavo.core.errors import RequestError
+
+MAX_LOGPROBS = 20
+"""Most likely tokens that one position may return (OpenAI's limit for ``top_logprobs``)."""
+
+_NUMBERS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
+_INTEGERS = ("top_k", "min_tokens")
+_OPTIONAL_INTEGERS = ("seed", "max_tokens", "logprobs", "prompt_logprobs")
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +42,7 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     """Token id -> number added to its logit, in [-100, 100]."""
     seed: int | None = None
-    """Random numbers come from (seed, position) alone. None: the engine draws one for the request."""
+    """Any integer, taken modulo 2**64. Random numbers come from (seed, position) alone. None: the engine draws one."""
     max_tokens: int | None = None
     """Most tokens to generate; None is as many as model and pool can hold."""
     min_tokens: int = 0
@@ -49,47 +61,80 @@ class SamplingParams:
     """Whether special tokens are left out of the text."""
 
     def __post_init__(self) -> None:
-        def refuse(name: str, wanted: str) -> None:
-            raise RequestError(f"{name} must be {wanted}, got {getattr(self, name)!r}", param=name)
+        self._normalize_sequences()
+        self._check_types()
+        self._check_ranges()
 
-        for name in (
-            "temperature",
-            "top_p",
-            "min_p",
-            "presence_penalty",
-            "frequency_penalty",
-            "repetition_penalty",
-        ):
+    def check_vocab_size(self, vocab_size: int) -> None:
+        """Raise RequestError for a token id that the model does not have. Whoever knows the model calls this."""
+        for name, ids in (("logit_bias", self.logit_bias), ("stop_token_ids", self.stop_token_ids)):
+            for token in ids:
+                if not 0 <= token < vocab_size:
+                    raise RequestError(
+                        f"{name} names token {token}, but the model's tokens are 0 to {vocab_size - 1}",
+                        param=name,
+                    )
+
+    def _refuse(self, name: str, wanted: str) -> NoReturn:
+        raise RequestError(f"{name} must be {wanted}, got {getattr(self, name)!r}", param=name)
+
+    def _normalize_sequences(self) -> None:
+        """A single stop string and lists are what callers write; stored as tuples, so that the object stays a value."""
+        if isinstance(self.stop, str):
+            object.__setattr__(self, "stop", (self.stop,))
+        for name in ("stop", "stop_token_ids"):
+            value = getattr(self, name)
+            if not isinstance(value, (list, tuple)):
+                self._refuse(name, "a list of strings" if name == "stop" else "a list of token ids")
+            object.__setattr__(self, name, tuple(value))
+
+    def _check_types(self) -> None:
+        for name in _NUMBERS:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-                refuse(name, "a finite number")
+                self._refuse(name, "a finite number")
+        for name in (*_INTEGERS, *_OPTIONAL_INTEGERS):
+            value = getattr(self, name)
+            if not (_is_integer(value) or (value is None and name in _OPTIONAL_INTEGERS)):
+                self._refuse(name, "an integer")
+        for name in ("ignore_eos", "skip_special_tokens"):
+            if not isinstance(getattr(self, name), bool):
+                self._refuse(name, "true or false")
+        if not all(isinstance(text, str) and text for text in self.stop):
+            self._refuse("stop", "non-empty strings")
+        if not all(_is_integer(token) and token >= 0 for token in self.stop_token_ids):
+            self._refuse("stop_token_ids", "token ids (integers of at least 0)")
+        if not isinstance(self.logit_bias, Mapping):
+            self._refuse("logit_bias", "a map from token ids to numbers")
+        for token, bias in self.logit_bias.items():
+            if not (_is_integer(token) and token >= 0):
+                self._refuse("logit_bias", "a map from token ids (integers of at least 0)")
+            if isinstance(bias, bool) or not isinstance(bias, (int, float)) or not -100 <= bias <= 100:
+                self._refuse("logit_bias", "a map to numbers in [-100, 100]")
+
+    def _check_ranges(self) -> None:
         if self.temperature < 0:
-            refuse("temperature", "at least 0")
+            self._refuse("temperature", "at least 0")
         if self.top_k < -1:
-            refuse("top_k", "-1, 0 (all) or a positive number")
+            self._refuse("top_k", "-1, 0 (all) or a positive number")
         if not 0 < self.top_p <= 1:
-            refuse("top_p", "in (0, 1]")
+            self._refuse("top_p", "in (0, 1]")
         if not 0 <= self.min_p <= 1:
-            refuse("min_p", "in [0, 1]")
+            self._refuse("min_p", "in [0, 1]")
         for name in ("presence_penalty", "frequency_penalty"):
             if not -2 <= getattr(self, name) <= 2:
-                refuse(name, "in [-2, 2]")
+                self._refuse(name, "in [-2, 2]")
         if self.repetition_penalty <= 0:
-            refuse("repetition_penalty", "above 0")
+            self._refuse("repetition_penalty", "above 0")
         if self.max_tokens is not None and self.max_tokens < 1:
-            refuse("max_tokens", "at least 1")
+            self._refuse("max_tokens", "at least 1")
         if self.min_tokens < 0 or (self.max_tokens is not None and self.min_tokens > self.max_tokens):
-            refuse("min_tokens", f"from 0 to max_tokens ({self.max_tokens})")
+            most = "" if self.max_tokens is None else f" and at most max_tokens ({self.max_tokens})"
+            self._refuse("min_tokens", f"at least 0{most}")
         for name in ("logprobs", "prompt_logprobs"):
             value = getattr(self, name)
-            if value is not None and value < 0:
-                refuse(name, "at least 0")
-        if any(not text for text in self.stop):
-            refuse("stop", "non-empty strings")
-        if any(not math.isfinite(bias) or not -100 <= bias <= 100 for bias in self.logit_bias.values()):
-            refuse("logit_bias", "numbers in [-100, 100]")
-        if any(token < 0 for token in (*self.stop_token_ids, *self.logit_bias)):
-            raise RequestError("token ids must be at least 0", param="stop_token_ids or logit_bias")
+            if value is not None and not 0 <= value <= MAX_LOGPROBS:
+                self._refuse(name, f"from 0 to {MAX_LOGPROBS}")
 
     @property
     def greedy(self) -> bool:

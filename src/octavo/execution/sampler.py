@@ -1,0 +1,166 @@
+"""``Sampler``: logits in, the next token of each row out.
+
+A row's answer depends on its own logits, its request and its position, and on nothing else: every row is computed
+alone, in one order of operations, and its random number is a hash of (request seed, position). So neither batching,
+nor the order of rows, nor a preemption changes a seeded answer.
+
+Order of operations, on the logits of one row (float64):
+
+1. add ``logit_bias``;
+2. while fewer than ``min_tokens`` tokens were generated, set the logits of end tokens to -inf;
+3. repetition penalty over prompt and output, then frequency and presence penalties over the output;
+4. ``temperature`` 0: take the highest logit, of equal ones the lowest token id. Else divide by the temperature;
+5. ``min_p``, then ``top_k``, then ``top_p`` each narrow what the one before left; ``top_p`` counts shares of that;
+6. take the first candidate at which the running sum of probabilities exceeds u x their sum. The candidates stand in
+   order of falling logit (equal ones by token id) where step 5 filtered anything, by token id where it did not
+   (sorting a whole vocabulary would cost more than all else).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.core.errors import ModelError
+from octavo.core.plan import TokenLogprobs
+from octavo.core.request import Request
+from octavo.execution.sampler_filters import filtered_candidates
+from octavo.execution.sampler_logprobs import token_logprobs
+from octavo.execution.sampler_penalties import PenaltyTable
+from octavo.execution.sampler_random import uniform
+
+Logits = NDArray[np.float32]
+
+
+class Sampler:
+    """Holds what sampling needs to know of each running row: its request, and how often each token occurred."""
+
+    def __init__(self, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
+        """``vocab_size``: columns of the logits. ``eos_token_ids``: tokens with which the model itself ends."""
+        self._vocab_size = vocab_size
+        self._eos_token_ids = tuple(index for index in eos_token_ids if 0 <= index < vocab_size)
+        self._rows: dict[int, _Row] = {}
+
+    def start(self, row: int, request: Request, output_token_ids: NDArray[np.int32]) -> None:
+        """``request`` takes ``row``. ``output_token_ids`` int32 [O]: what it generated before and kept."""
+        assert row not in self._rows, f"row {row} has a request already"
+        self._rows[row] = _Row(request, output_token_ids, self._vocab_size, self._eos_token_ids)
+
+    def end(self, row: int) -> None:
+        """The request of ``row`` left it."""
+        del self._rows[row]
+
+    def sample(
+        self, rows: NDArray[np.int32], positions: NDArray[np.int32], logits: Logits
+    ) -> tuple[NDArray[np.int32], NDArray[np.bool_], dict[int, TokenLogprobs]]:
+        """The next token of each row.
+
+        ``rows`` int32 [S]; ``positions`` int32 [S]: index in its sequence of the token to be sampled; ``logits``
+        float32 [S, V], not changed. Returns token ids int32 [S]; whether each ends its request, bool [S]; and, for rows
+        whose requests asked, row -> log-probabilities. Raises ModelError where logits are not numbers.
+        """
+        assert logits.shape == (len(rows), self._vocab_size), f"logits {logits.shape} for {len(rows)} rows"
+        states = [self._rows[row] for row in rows.tolist()]
+        if all(state.plain_greedy for state in states):
+            tokens = logits.argmax(axis=1).astype(np.int32)
+        else:
+            tokens = np.empty(len(rows), np.int32)
+            for index, (state, position) in enumerate(zip(states, positions.tolist(), strict=True)):
+                tokens[index] = state.choose(logits[index], position)
+        chosen = logits[np.arange(len(rows)), tokens]
+        if np.isnan(chosen).any():  # argmax prefers NaN, so this sees one anywhere in a greedy row
+            raise ModelError(
+                "the model's logits are not numbers (NaN): its weights are damaged", param="model"
+            )
+        ids = tokens.tolist()
+        stopped = np.array([token in state.ends for token, state in zip(ids, states, strict=True)], np.bool_)
+        logprobs: dict[int, TokenLogprobs] = {}
+        for index, (row, state, token) in enumerate(zip(rows.tolist(), states, ids, strict=True)):
+            if state.logprobs is not None:
+                logprobs[row] = token_logprobs(logits[index], token, state.logprobs)
+            if state.penalties is not None:
+                state.penalties.add_output(token)
+        return tokens, stopped, logprobs
+
+    def prompt_logprobs(
+        self, request: Request, positions: NDArray[np.int32], logits: Logits
+    ) -> tuple[TokenLogprobs, ...]:
+        """Log-probabilities of the prompt tokens that ``logits`` predict.
+
+        ``positions`` int32 [n] with ``logits`` float32 [n, V]: the logits at position p are those of prompt token
+        p + 1; a position whose next token is not in the prompt is passed over.
+        """
+        count = request.sampling.prompt_logprobs
+        assert count is not None, f"request {request.request_id} asked for no prompt_logprobs"
+        prompt = request.prompt_token_ids
+        return tuple(
+            token_logprobs(logits[index], int(prompt[position + 1]), count)
+            for index, position in enumerate(positions.tolist())
+            if position + 1 < len(prompt)
+        )
+
+
+class _Row:
+    """One running request, as far as sampling is concerned."""
+
+    def __init__(
+        self,
+        request: Request,
+        output_token_ids: NDArray[np.int32],
+        vocab_size: int,
+        eos_token_ids: tuple[int, ...],
+    ) -> None:
+        params = request.sampling
+        assert params.greedy or params.seed is not None, "the edge draws a seed for a request that names none"
+        params.check_vocab_size(vocab_size)
+        self._params = params
+        self._seed = 0 if params.seed is None else params.seed
+        self._prompt_tokens = len(request.prompt_token_ids)
+        self.logprobs = params.logprobs
+        self.ends = frozenset(params.stop_token_ids) | (
+            frozenset() if params.ignore_eos else frozenset(eos_token_ids)
+        )
+        # Where every token is an end token there is nothing to put in their place.
+        self._masked = np.array(sorted(self.ends) if len(self.ends) < vocab_size else [], np.int64)
+        self._bias_ids = np.array(list(params.logit_bias), np.int64)
+        self._bias = np.array(list(params.logit_bias.values()), np.float64)
+        self.penalties = PenaltyTable.for_request(request, output_token_ids)
+        self._narrows = params.min_p > 0 or params.top_k > 0 or params.top_p < 1
+        changes_logits = self.penalties is not None or len(self._bias) > 0 or params.min_tokens > 0
+        self.plain_greedy = params.greedy and not changes_logits
+
+    def choose(self, logits: Logits, position: int) -> int:
+        """The token at ``position``. ``logits`` float32 [V] is not changed."""
+        if self.plain_greedy:
+            return int(logits.argmax())
+        adjusted = self._adjust(logits.astype(np.float64), position)
+        if self._params.greedy:
+            return int(adjusted.argmax())
+        highest = adjusted.max()
+        # Infinite logits would make inf - inf. A NaN is reported here because no later step would see it.
+        if not np.isfinite(highest):
+            raise ModelError(
+                f"the model's highest logit is {highest}: its weights are damaged", param="model"
+            )
+        adjusted -= highest
+        adjusted /= self._params.temperature
+        return self._draw(adjusted, uniform(self._seed, position))
+
+    def _adjust(self, logits: NDArray[np.float64], position: int) -> NDArray[np.float64]:
+        """Steps 1 to 3, in place."""
+        if len(self._bias):
+            logits[self._bias_ids] += self._bias
+        if len(self._masked) and position - self._prompt_tokens < self._params.min_tokens:
+            logits[self._masked] = -np.inf
+        if self.penalties is not None:
+            self.penalties.apply(logits)
+        return logits
+
+    def _draw(self, scaled: NDArray[np.float64], u: float) -> int:
+        """Steps 5 and 6. ``scaled`` float64 [V]: logits over temperature, the highest at 0."""
+        ids = filtered_candidates(scaled, self._params) if self._narrows else None
+        running = np.cumsum(np.exp(scaled if ids is None else scaled[ids]))
+        # Strictly below the sum, so that rounding never runs past the last candidate of positive probability.
+        target = min(u * running[-1], np.nextafter(running[-1], 0.0))
+        index = int(np.searchsorted(running, target, side="right"))
+        return index if ids is None else int(ids[index])

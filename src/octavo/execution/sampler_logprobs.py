@@ -1,0 +1,36 @@
+"""Log-probabilities of raw logits, as users see them."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.core.plan import TokenLogprobs
+
+
+def token_logprobs(logits: NDArray[np.float32], token_id: int, count: int) -> TokenLogprobs:
+    """Those of ``token_id`` and of the ``count`` most likely tokens, from ``logits`` float32 [V].
+
+    Computed in float64. Tokens of equal logit rank by id, so that ranks and the top list always agree.
+    """
+    highest = float(logits.max())
+    log_sum = highest + float(np.log(np.exp(logits.astype(np.float64) - highest).sum()))
+    value = logits[token_id]
+    rank = 1 + int((logits > value).sum()) + int((logits[:token_id] == value).sum())
+    top = _most_likely(logits, min(count, len(logits)))
+    return TokenLogprobs(
+        token_id=token_id,
+        logprob=float(value) - log_sum,
+        rank=rank,
+        top_ids=top.astype(np.int32),
+        top_logprobs=(logits[top].astype(np.float64) - log_sum).astype(np.float32),
+    )
+
+
+def _most_likely(logits: NDArray[np.float32], count: int) -> NDArray[np.int64]:
+    """Ids int64 [count] by falling logit, equal ones by id."""
+    if count == 0:
+        return np.empty(0, np.int64)
+    border = np.partition(logits, len(logits) - count)[len(logits) - count]
+    ids = np.flatnonzero(logits >= border)
+    return ids[np.argsort(-logits[ids], kind="stable")][:count]
