@@ -18,6 +18,10 @@ class Running:
 
     def __init__(self, capacity: int) -> None:
         self.count = 0
+        self.backlog = 0
+        """Sum of known - computed; equals ``count`` when everyone decodes."""
+        self.written = 0
+        """Sum of computed."""
         self._fields = np.zeros((7, capacity), np.int32)
         self.row = self._fields[ROW]
         """Block-table row of each sequence."""
@@ -60,6 +64,8 @@ class Running:
         self.sequences.append(sequence)
         self.ids.append(sequence.request_id)
         self.count = n + 1
+        self.backlog += known - computed
+        self.written += computed
         self._rows_view = self._ids_view = None
 
     def remove(self, positions: list[int]) -> None:
@@ -67,12 +73,32 @@ class Running:
         n = self.count
         if len(positions) == 1:
             gap = positions[0]
+            computed, known = int(self.computed[gap]), int(self.known[gap])
             self._fields[:, gap : n - 1] = self._fields[:, gap + 1 : n]
         else:
+            computed, known = int(self.computed[positions].sum()), int(self.known[positions].sum())
             stay = np.ones(n, np.bool_)
             stay[positions] = False
             self._fields[:, : n - len(positions)] = self._fields[:, :n][:, stay]
         for position in sorted(positions, reverse=True):
             del self.sequences[position], self.ids[position]
         self.count = n - len(positions)
+        self.backlog -= known - computed
+        self.written -= computed
         self._rows_view = self._ids_view = None
+
+
+def gather(
+    tokens: NDArray[np.int32],
+    rows: NDArray[np.int32],
+    computed: NDArray[np.int32],
+    scheduled: NDArray[np.int32],
+) -> NDArray[np.int32]:
+    """Input tokens of a step, row after row: ``scheduled[i]`` tokens from ``tokens[rows[i], computed[i]]`` on."""
+    stops = np.cumsum(scheduled)
+    token_ids = np.empty(int(stops[-1]) if len(stops) else 0, np.int32)
+    token_ids[stops - scheduled] = tokens[rows, computed]  # the first of each; most rows have no other
+    for i in np.flatnonzero(scheduled > 1).tolist():
+        length, stop, first = int(scheduled[i]), int(stops[i]), int(computed[i])
+        token_ids[stop - length : stop] = tokens[rows[i], first : first + length]
+    return token_ids

@@ -19,7 +19,6 @@ from octavo.core.events import (
     Admitted,
     Blocked,
     Evicted,
-    Finished,
     PoolState,
     Preempted,
     RareEvent,
@@ -29,9 +28,10 @@ from octavo.core.events import (
 )
 from octavo.core.plan import FinishReason, RowStart, StepPlan, StepResult
 from octavo.core.request import Request
-from octavo.memory import Allocator, Claim, HashChain
+from octavo.memory import Allocator, HashChain
+from octavo.scheduling.door import check
 from octavo.scheduling.policies import UNLIMITED, WaitingQueue, deal, victim
-from octavo.scheduling.running import Running
+from octavo.scheduling.running import Running, gather
 from octavo.scheduling.sequence import Sequence
 
 
@@ -54,13 +54,9 @@ class Scheduler:
         self.tokens = self._blocks.reshape(rows, -1)
         """int32 [max_num_seqs, >= max_len]: known tokens of each row. ``_blocks`` is the same, block by block."""
         self._budget = config.max_num_batched_tokens or UNLIMITED
-        self._written = 0
-        """Sum of computed over the running sequences."""
         self._shift = allocator.block_size.bit_length() - 1
         self._by_id: dict[str, Sequence] = {}
         self._free_rows = list(range(rows - 1, -1, -1))
-        self._backlog = 0
-        """Sum of known - computed over the running sequences; equals their number when all of them decode."""
         self._arrivals = 0
         self._step = 0
         self._events: list[RareEvent] = []
@@ -101,22 +97,7 @@ class Scheduler:
 
     def check(self, request: Request) -> None:
         """Raise RequestError for an empty prompt, ContextLengthError for a request that can never fit."""
-        prompt = len(request.prompt_token_ids)
-        if prompt == 0:
-            raise RequestError("the prompt is empty; it must have at least 1 token", param="prompt")
-        named = request.sampling.max_tokens
-        wanted = prompt + (1 if named is None else named)
-        if wanted <= self.max_len:
-            return
-        model, pool = self.config.max_model_len, self.allocator.pool_len
-        flag = "--kv-cache-memory-bytes" if pool < model else "--max-model-len"
-        output = "at least 1 for the output" if named is None else f"{named:,} for the output (max_tokens)"
-        raise ContextLengthError(
-            f"the maximum context length is {self.max_len:,} tokens (--max-model-len allows {model:,}, the pool"
-            f" holds {pool:,}), but the request needs {wanted:,}: {prompt:,} in the prompt and {output};"
-            f" shorten it or raise {flag}",
-            param=flag,
-        )
+        check(request, self.config.max_model_len, self.allocator.pool_len)
 
     def add(self, request: Request) -> None:
         """Queue a request. Raises what ``check`` raises, and RequestError for an id that is in use."""
@@ -145,7 +126,7 @@ class Scheduler:
             return False
         if sequence.queued:
             self.waiting.withdraw(sequence)
-            self._tell_finished(sequence, reason, len(sequence.output))
+            self._events.append(sequence.finished(reason, len(sequence.output)))
         elif self._plan is not None:
             self._doomed.append((sequence, reason))
         else:
@@ -187,7 +168,7 @@ class Scheduler:
         running = self.running
         if count == 0:
             return budget
-        if self._backlog == count == running.count and count <= budget:  # everyone decodes
+        if running.backlog == count == running.count and count <= budget:  # everyone decodes
             self._steady = True
             running.scheduled[:count] = 1
             budget -= count
@@ -253,8 +234,6 @@ class Scheduler:
         else:
             sequence.keep(self.tokens[row, sequence.prompt_tokens : known].copy())
         sequence.preemptions += 1
-        self._backlog -= known - computed
-        self._written -= computed
         self._vacate(row)
         self.waiting.push(sequence)
         after = self.allocator.state()
@@ -275,13 +254,14 @@ class Scheduler:
         running, waiting, allocator = self.running, self.waiting, self.allocator
         while budget > 0 and running.count < self.config.max_num_seqs and len(waiting):
             sequence, row = waiting.head(), self._free_rows[-1]
-            lookup = sequence.request.sampling.prompt_logprobs is None
-            claim = Claim(sequence.request_id, sequence.token_ids, sequence.limit, sequence.chain, lookup)
-            cached = allocator.admit(row, claim, self.config.watermark_blocks if running.count else 0)
+            headroom = self.config.watermark_blocks if running.count else 0
+            cached = allocator.admit(row, sequence.claim(), headroom)
             if cached is None:
                 assert running.count, "an empty pool takes whatever passed the door"
-                if allocator.blocked is not None:
-                    self._tell_blocked(sequence)
+                if (found := allocator.blocked) is not None:
+                    self._external = found.slots_free
+                    counts = found.slots_needed, found.slots_free, found.runs_free, found.largest_run
+                    self._events.append(Blocked(sequence.request_id, *counts))
                 break
             waiting.pop()
             self._free_rows.pop()
@@ -299,8 +279,6 @@ class Scheduler:
         blocks = int(allocator.table.num_blocks[row])
         self.tokens[row, :known] = sequence.token_ids
         self.running.append(sequence, row, cached, known, blocks << self._shift, chunk)
-        self._backlog += known - cached
-        self._written += cached
         if sequence.preemptions == 0:
             sequence.cached_tokens = cached
         self._started.append(RowStart(row, sequence.request, sequence.output, cached))
@@ -309,16 +287,6 @@ class Scheduler:
             Admitted(sequence.request_id, row, sequence.prompt_tokens, cached, blocks, resumed)
         )
         return chunk
-
-    def _tell_blocked(self, sequence: Sequence) -> None:
-        found = self.allocator.blocked
-        assert found is not None
-        self._external = found.slots_free
-        self._events.append(
-            Blocked(
-                sequence.request_id, found.slots_needed, found.slots_free, found.runs_free, found.largest_run
-            )
-        )
 
     def _freeze(self) -> StepPlan:
         """The plan of what was scheduled. Arrays that equal those of other steps are shared; all are read-only."""
@@ -337,7 +305,7 @@ class Scheduler:
                 rows, self._ids = rows[positions], tuple(running.ids[i] for i in positions.tolist())
             computed, scheduled = running.computed[positions], running.scheduled[positions]
             samples = computed + scheduled == running.known[positions]
-            token_ids = self._gather(rows, computed, scheduled)
+            token_ids = gather(self.tokens, rows, computed, scheduled)
             self._sampling = positions[samples]
         plan = StepPlan(
             step=self._step,
@@ -356,18 +324,6 @@ class Scheduler:
         self._ended.clear()
         return plan
 
-    def _gather(
-        self, rows: NDArray[np.int32], computed: NDArray[np.int32], scheduled: NDArray[np.int32]
-    ) -> NDArray[np.int32]:
-        """Input tokens, row after row: first tokens in one go, the rest of each chunk (there are few) by itself."""
-        stops = np.cumsum(scheduled)
-        token_ids = np.empty(int(stops[-1]) if len(stops) else 0, np.int32)
-        token_ids[stops - scheduled] = self.tokens[rows, computed]
-        for i in np.flatnonzero(scheduled > 1).tolist():
-            length, stop, first = int(scheduled[i]), int(stops[i]), int(computed[i])
-            token_ids[stop - length : stop] = self.tokens[rows[i], first : first + length]
-        return token_ids
-
     # ------------------------------------------------------------------ apply
 
     def apply(self, plan: StepPlan, result: StepResult) -> StepRecord:
@@ -384,11 +340,13 @@ class Scheduler:
         self.tokens[running.row[who], known] = result.token_ids
         running.newest[who] = result.token_ids
         running.known[who] += 1
-        self._backlog += sampled - plan.num_tokens
-        self._written += plan.num_tokens
+        running.backlog += sampled - plan.num_tokens
+        running.written += plan.num_tokens
         if before is not None:
             self._publish(before)
-        waste = self.allocator.waste(running.rows(), running.computed[:count], self._written, self._external)
+        waste = self.allocator.waste(
+            running.rows(), running.computed[:count], running.written, self._external
+        )
         full = running.known[who] >= running.limit[who]
         if self._doomed or np.count_nonzero(full) or np.count_nonzero(result.stopped):
             finished = self._retire(full, result.stopped)
@@ -409,9 +367,8 @@ class Scheduler:
     def _retire(self, full: NDArray[np.bool_], stopped: NDArray[np.bool_]) -> NDArray[np.uint8]:
         """End the sequences that are done; uint8 [S] with the reason of each sampling row."""
         running = self.running
-        finished = np.where(
-            stopped, np.uint8(FinishReason.STOP), full * np.uint8(FinishReason.LENGTH)
-        ).astype(np.uint8)
+        finished = full * np.uint8(FinishReason.LENGTH)
+        finished[stopped] = FinishReason.STOP
         sampling = np.arange(running.count)[self._sampling]
         for sequence, reason in self._doomed:
             finished[sampling == running.sequences.index(sequence)] = reason
@@ -428,26 +385,13 @@ class Scheduler:
         running = self.running
         for position, reason in reasons.items():
             sequence, row = running.sequences[position], int(running.row[position])
-            known, computed = int(running.known[position]), int(running.computed[position])
             self.allocator.release(row)
-            self._backlog -= known - computed
-            self._written -= computed
-            self._by_id.pop(sequence.request_id, None)
+            if self._by_id.get(sequence.request_id) is sequence:
+                del self._by_id[sequence.request_id]
             self._vacate(row)
-            self._tell_finished(sequence, reason, known - sequence.prompt_tokens)
+            output = int(running.known[position]) - sequence.prompt_tokens
+            self._events.append(sequence.finished(reason, output))
         running.remove(list(reasons))
-
-    def _tell_finished(self, sequence: Sequence, reason: FinishReason, output: int) -> None:
-        self._events.append(
-            Finished(
-                sequence.request_id,
-                reason,
-                sequence.prompt_tokens,
-                output,
-                sequence.preemptions,
-                sequence.cached_tokens,
-            )
-        )
 
     def _record(
         self, plan: StepPlan, result: StepResult, finished: NDArray[np.uint8], waste: Waste

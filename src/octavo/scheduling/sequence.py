@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.core.events import Finished
+from octavo.core.plan import FinishReason
 from octavo.core.request import Request
-from octavo.memory import HashChain
+from octavo.memory import Claim, HashChain
 
 NO_TOKENS: NDArray[np.int32] = np.zeros(0, np.int32)
 NO_TOKENS.setflags(write=False)
@@ -46,6 +48,16 @@ class Sequence:
     @property
     def prompt_tokens(self) -> int:
         return len(self.request.prompt_token_ids)
+
+    def claim(self) -> Claim:
+        """What it brings to the door. Prompt log-probabilities need every prompt position computed."""
+        lookup = self.request.sampling.prompt_logprobs is None
+        return Claim(self.request_id, self.token_ids, self.limit, self.chain, lookup)
+
+    def finished(self, reason: FinishReason, output_tokens: int) -> Finished:
+        return Finished(
+            self.request_id, reason, self.prompt_tokens, output_tokens, self.preemptions, self.cached_tokens
+        )
 
     def keep(self, output: NDArray[np.int32]) -> None:
         """Resume from the prompt and this output. The names of its full blocks stay valid."""

@@ -1,0 +1,31 @@
+"""Recounts the scheduler's state and its memory; AssertionError on any difference. Slow on purpose: for tests."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from octavo.memory.audit import audit as audit_memory
+from octavo.scheduling.scheduler import Scheduler
+
+
+def audit(scheduler: Scheduler) -> None:
+    """To be called between ``apply`` and the next ``plan``, and between ``plan`` and ``apply``."""
+    running = scheduler.running
+    count = running.count
+    rows = running.row[:count]
+    assert len(np.unique(rows)) == count, "two sequences share a row"
+    assert len(running.sequences) == len(running.ids) == count
+    assert running.rows().tolist() == rows.tolist() and running.request_ids() == tuple(running.ids)
+    known, computed = running.known[:count], running.computed[:count]
+    assert (computed < known).all() and (known <= running.limit[:count]).all(), "a sequence ran past its end"
+    slots = scheduler.allocator.table.num_blocks[rows] * scheduler.allocator.block_size
+    assert (running.slots[:count] == slots).all(), "slots are miscounted"
+    assert running.backlog == int((known - computed).sum()), "known minus computed is miscounted"
+    assert running.written == int(computed.sum()), "the written tokens are miscounted"
+    for i, sequence in enumerate(running.sequences):
+        prompt = sequence.request.prompt_token_ids
+        tokens = scheduler.tokens[rows[i], : known[i]]
+        assert not sequence.queued and running.ids[i] == sequence.request_id
+        assert (tokens[: len(prompt)] == prompt).all(), "a prompt was overwritten"
+        assert tokens[-1] == running.newest[i], "the newest token is another one"
+    audit_memory(scheduler.allocator, dict(zip(rows.tolist(), computed.tolist(), strict=True)))
