@@ -27,7 +27,7 @@ class _Running:
     sampled: NDArray[np.intp]
     """[S]: which of the L are sampled from."""
     prompt: tuple[tuple[int, Request, slice, NDArray[np.int32]], ...]
-    """(row, request, its logits among the L, positions of the prompt tokens that they predict)."""
+    """(row, request, its logits among the L, their positions: the tokens after them are in the prompt)."""
 
 
 class CpuExecutor:
@@ -111,7 +111,7 @@ class CpuExecutor:
         plan, wanted = handle.plan, handle
         logits = self._room(len(wanted.tokens))
         prompt_logprobs = {
-            row: self._sampler.prompt_logprobs(request, logits[where], positions)
+            row: self._sampler.prompt_logprobs(request, positions, logits[where])
             for row, request, where, positions in wanted.prompt
         }
         # Without scored prompts every wanted row is sampled from: no copy.
@@ -140,7 +140,7 @@ class CpuExecutor:
             # A token at position p predicts the one at p + 1: those that predict a prompt token, then the newest.
             scored = max(0, min(scheduled, length - 1 - computed))
             if request is not None and scored:
-                positions = np.arange(computed + 1, computed + 1 + scored, dtype=np.int32)
+                positions = np.arange(computed, computed + scored, dtype=np.int32)
                 prompt.append((row, request, slice(count, count + scored), positions))
                 tokens.append(np.arange(end - scheduled, end - scheduled + scored, dtype=np.int32))
                 count += scored
