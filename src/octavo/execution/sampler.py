@@ -4,7 +4,7 @@ A row's answer depends on its own logits, its request and its position, and on n
 alone, in one order of operations, and its random number is a hash of (request seed, position). So neither batching,
 nor the order of rows, nor a preemption changes a seeded answer.
 
-Order of operations, on the logits of one row (float64):
+Order of operations, on the logits of one row (float32, as they come; sums of probabilities in float64):
 
 1. add ``logit_bias``;
 2. while fewer than ``min_tokens`` tokens were generated, set the logits of end tokens to -inf;
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from octavo.core.errors import ModelError
 from octavo.core.plan import TokenLogprobs
 from octavo.core.request import Request
-from octavo.execution.sampler_filters import filtered_candidates
+from octavo.execution.sampler_filters import draw, filtered_candidates
 from octavo.execution.sampler_logprobs import token_logprobs
 from octavo.execution.sampler_penalties import PenaltyTable
 from octavo.execution.sampler_random import uniform
@@ -123,7 +123,7 @@ class _Row:
         # Where every token is an end token there is nothing to put in their place.
         self._masked = np.array(sorted(self.ends) if len(self.ends) < vocab_size else [], np.int64)
         self._bias_ids = np.array(list(params.logit_bias), np.int64)
-        self._bias = np.array(list(params.logit_bias.values()), np.float64)
+        self._bias = np.array(list(params.logit_bias.values()), np.float32)
         self.penalties = PenaltyTable.for_request(request, output_token_ids)
         self._narrows = params.min_p > 0 or params.top_k > 0 or params.top_p < 1
         changes_logits = self.penalties is not None or len(self._bias) > 0 or params.min_tokens > 0
@@ -133,7 +133,7 @@ class _Row:
         """The token at ``position``. ``logits`` float32 [V] is not changed."""
         if self.plain_greedy:
             return int(logits.argmax())
-        adjusted = self._adjust(logits.astype(np.float64), position)
+        adjusted = self._adjust(logits.copy(), position)
         if self._params.greedy:
             return int(adjusted.argmax())
         highest = adjusted.max()
@@ -146,7 +146,7 @@ class _Row:
         adjusted /= self._params.temperature
         return self._draw(adjusted, uniform(self._seed, position))
 
-    def _adjust(self, logits: NDArray[np.float64], position: int) -> NDArray[np.float64]:
+    def _adjust(self, logits: Logits, position: int) -> Logits:
         """Steps 1 to 3, in place."""
         if len(self._bias):
             logits[self._bias_ids] += self._bias
@@ -156,11 +156,8 @@ class _Row:
             self.penalties.apply(logits)
         return logits
 
-    def _draw(self, scaled: NDArray[np.float64], u: float) -> int:
-        """Steps 5 and 6. ``scaled`` float64 [V]: logits over temperature, the highest at 0."""
+    def _draw(self, scaled: Logits, u: float) -> int:
+        """Steps 5 and 6. ``scaled`` float32 [V]: logits over temperature, the highest at 0."""
         ids = filtered_candidates(scaled, self._params) if self._narrows else None
-        running = np.cumsum(np.exp(scaled if ids is None else scaled[ids]))
-        # Strictly below the sum, so that rounding never runs past the last candidate of positive probability.
-        target = min(u * running[-1], np.nextafter(running[-1], 0.0))
-        index = int(np.searchsorted(running, target, side="right"))
-        return index if ids is None else int(ids[index])
+        place = draw(scaled if ids is None else scaled[ids], u)
+        return place if ids is None else int(ids[place])

@@ -9,14 +9,20 @@ from numpy.typing import NDArray
 
 from octavo.core.sampling_params import SamplingParams
 
-Scaled = NDArray[np.float64]
+Scaled = NDArray[np.float32]
 Ids = NDArray[np.int64]
+
+FAINTEST = np.float32(-80.0)
+"""Tokens less likely than e**-80 of the first are never drawn. A random number has 53 bits and could not tell them from
+0, while exponentials that leave float32's normal range cost twenty times as much as others."""
+STRETCH = 256
+"""Tokens whose weights are summed as one when a token is drawn."""
 
 
 def filtered_candidates(scaled: Scaled, params: SamplingParams) -> Ids:
     """Ids of the tokens that min_p, then top_k, then top_p leave: int64 [n], n >= 1.
 
-    ``scaled`` float64 [V]: logits over temperature, the highest at 0. In order of falling logit, equal ones by id; at
+    ``scaled`` float32 [V]: logits over temperature, the highest at 0. In order of falling logit, equal ones by id; at
     a border between equal logits the lower ids stay.
     """
     ids: Ids | None = None
@@ -29,9 +35,49 @@ def filtered_candidates(scaled: Scaled, params: SamplingParams) -> Ids:
     return _sorted(scaled, np.arange(len(scaled)) if ids is None else ids)
 
 
+def draw(scaled: Scaled, u: float) -> int:
+    """Place of the first value at which the running sum of weights exceeds ``u`` x their sum.
+
+    ``scaled`` float32 [n], the highest at 0; ``u`` in [0, 1). The sum runs over the sums of stretches and then within
+    one: a running sum of a whole vocabulary is one long chain of additions, and would take longer than all else.
+    """
+    likelihoods = weights(scaled)
+    sums = np.add.reduceat(likelihoods, np.arange(0, len(likelihoods), STRETCH)).astype(np.float64)
+    running = np.cumsum(sums)
+    target = u * float(running[-1])
+    stretch = _first_above(running, target)
+    rest = target - (float(running[stretch - 1]) if stretch else 0.0)
+    start = stretch * STRETCH
+    inner = np.cumsum(likelihoods[start : start + STRETCH].astype(np.float64))
+    return start + _first_above(inner, rest)
+
+
+def _first_above(running: NDArray[np.float64], target: float) -> int:
+    """First place whose running sum exceeds ``target``, and never one that adds nothing: rounding may have carried
+    ``target`` up to the last sum or beyond it."""
+    below = min(target, float(np.nextafter(running[-1], 0.0)))
+    return int(np.searchsorted(running, below, side="right"))
+
+
+def weights(scaled: Scaled) -> Scaled:
+    """exp(``scaled``), and 0 below ``FAINTEST``. The shape stays."""
+    result: Scaled = np.exp(np.maximum(scaled, FAINTEST))
+    result *= scaled >= FAINTEST
+    return result
+
+
 def _sorted(scaled: Scaled, ids: Ids) -> Ids:
-    """``ids``, given in rising order, by falling logit; a stable sort leaves equal ones by id."""
-    return ids[np.argsort(-scaled[ids], kind="stable")]
+    """``ids`` by falling logit, equal ones by id.
+
+    No value is above 0, and the bits of floats of one sign are ordered as their sizes are: size and id in one integer
+    sort ten times as fast as a stable argsort.
+    """
+    keys = np.abs(scaled[ids]).view(np.uint32).astype(np.uint64)
+    keys <<= 32
+    keys |= ids.astype(np.uint64)
+    keys.sort()
+    keys &= 0xFFFFFFFF
+    return keys.astype(np.int64)
 
 
 def _highest(scaled: Scaled, ids: Ids | None, k: int) -> Ids:
@@ -50,19 +96,18 @@ def _highest(scaled: Scaled, ids: Ids | None, k: int) -> Ids:
 def _nucleus(scaled: Scaled, ids: Ids | None, top_p: float) -> Ids:
     """The fewest of the most likely tokens whose share reaches ``top_p``, most likely first.
 
-    Tokens less likely than a cut are left aside before sorting. Whether the rest holds enough is checked, so the cut is
-    a guess about speed and never about the answer.
+    Tokens far less likely than the first are left aside before sorting. Whether the others hold enough is checked, so
+    the distance is a guess about speed and never about the answer.
     """
-    weights = np.exp(scaled if ids is None else scaled[ids])
-    total = weights.sum()
-    cut = (1.0 - top_p) * total / 256
-    while True:
-        kept = np.flatnonzero(weights >= cut)
-        order = kept[np.argsort(-weights[kept], kind="stable")]
-        running = np.cumsum(weights[order])
-        if running[-1] >= top_p * total:
-            count = int(np.searchsorted(running, top_p * total, side="left")) + 1
-            return order[:count] if ids is None else ids[order[:count]]
-        if len(kept) == len(weights):  # the two sums differ in their last bits
-            return order if ids is None else ids[order]
-        cut = cut / 64 if cut > 1e-12 * total else 0.0
+    values = scaled if ids is None else scaled[ids]
+    likelihoods = weights(values)
+    wanted = top_p * float(likelihoods.sum(dtype=np.float64))
+    for distance in (3.0, 6.0, 10.0, 16.0, math.inf):
+        near = values >= -distance
+        if distance == math.inf or float((likelihoods * near).sum(dtype=np.float64)) >= wanted:
+            break
+    places = np.flatnonzero(near)
+    order = _sorted(scaled, places if ids is None else ids[places])
+    running = np.cumsum(weights(scaled[order]).astype(np.float64))
+    # The two sums may differ in their last bits; where they do, the slice takes all there is.
+    return order[: int(np.searchsorted(running, wanted, side="left")) + 1]

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
 from octavo.core.plan import TokenLogprobs
+from octavo.execution.sampler_filters import weights
 
 
 def token_logprobs(logits: NDArray[np.float32], token_id: int, count: int) -> TokenLogprobs:
     """Those of ``token_id`` and of the ``count`` most likely tokens, from ``logits`` float32 [V].
 
-    Computed in float64. Tokens of equal logit rank by id, so that ranks and the top list always agree.
+    Exponentials in float32, their sum in float64: exact to about 1e-6. Tokens of equal logit rank by id, so that
+    ranks and the top list always agree.
     """
     highest = float(logits.max())
-    log_sum = highest + float(np.log(np.exp(logits.astype(np.float64) - highest).sum()))
+    log_sum = highest + math.log(float(weights(logits - logits.max()).sum(dtype=np.float64)))
     value = logits[token_id]
-    rank = 1 + int((logits > value).sum()) + int((logits[:token_id] == value).sum())
+    rank = 1 + int(np.count_nonzero(logits > value)) + int(np.count_nonzero(logits[:token_id] == value))
     top = _most_likely(logits, min(count, len(logits)))
     return TokenLogprobs(
         token_id=token_id,

@@ -22,7 +22,7 @@ class PenaltyTable:
         self._size = len(prompt_ids)
         self._ids = np.zeros(max(64, 2 * self._size), np.int64)
         self._ids[: self._size] = prompt_ids
-        self._counts = np.zeros(len(self._ids), np.float64)
+        self._counts = np.zeros(len(self._ids), np.float32)
         self._place = {token: place for place, token in enumerate(prompt_ids.tolist())}
 
     @classmethod
@@ -49,8 +49,8 @@ class PenaltyTable:
             self._size += 1
         self._counts[place] += 1
 
-    def apply(self, logits: NDArray[np.float64]) -> None:
-        """Change ``logits`` float64 [V] in place: repetition first, then frequency and presence."""
+    def apply(self, logits: NDArray[np.float32]) -> None:
+        """Change ``logits`` float32 [V] in place: repetition first, then frequency and presence."""
         ids, counts = self._ids[: self._size], self._counts[: self._size]
         values = logits[ids]
         factor = self._params.repetition_penalty

@@ -36,8 +36,8 @@ MAX_SECONDS = 5.0
 MAX_NUMBER = 1 << 20
 """Largest number a template may pass to a function or filter (a width, a repetition)."""
 _WIDE_FORMAT = re.compile(r"\d{6,}|\*")
-_TEXT_FILTERS = frozenset(
-    (
+_TEXT_FILTERS = (
+    *(
         "capitalize",
         "e",
         "escape",
@@ -48,9 +48,8 @@ _TEXT_FILTERS = frozenset(
         "replace",
         "string",
         "striptags",
-        "title",
-    )
-    + ("tojson", "trim", "truncate", "upper", "urlencode", "wordcount")
+    ),
+    *("title", "tojson", "trim", "truncate", "upper", "urlencode", "wordcount"),
 )
 """Filters that print their operands."""
 _UNUSED_FILTERS = ("center", "format", "pprint", "random", "urlize", "wordwrap", "filesizeformat", "xmlattr")
@@ -281,7 +280,7 @@ class ChatTemplate:
     def render(
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **kwargs: Any
     ) -> str:
-        """The conversation as the model expects it. ``kwargs`` (``tools``, ``enable_thinking``, ...) reach the template.
+        """The conversation as the model expects it. ``kwargs`` (``tools``, ...) reach the template.
 
         Raises RequestError where the template does not compile, refuses the messages or does not end.
         """
