@@ -21,10 +21,18 @@ class Runtime:
     @property
     def threads(self) -> int: ...
 
+def probe_bandwidth(runtime: Runtime) -> float:
+    """GB/s of all threads reading 256 MiB in sequence: the limit of few rows."""
+
+def probe_flops(runtime: Runtime, dtype: str) -> float:
+    """GFLOP/s of the path's multiply-add for f32 or bf16 weights on registers alone: the limit of many rows."""
+
 class Weight:
     """A linear layer packed for a path. Holds its own memory; the source array may be dropped."""
 
-    def __init__(self, runtime: Runtime, matrix: NDArray[Any], bias: NDArray[np.float32] | None = None) -> None:
+    def __init__(
+        self, runtime: Runtime, matrix: NDArray[Any], bias: NDArray[np.float32] | None = None
+    ) -> None:
         """``matrix`` [N, K], float32 (stays f32) or uint16 (bf16). Any N >= 1 and K >= 1."""
     @property
     def out_features(self) -> int: ...
@@ -78,12 +86,22 @@ class Program:
     def linear(self, out: int, source: int, weight: Weight) -> None:
         """out = source @ weight.T + bias. Every output is accumulated over the whole K in one order that depends on
         neither the number of rows nor the threads."""
-    def rope(self, register: int, column: int, heads: int, head_dim: int, cos: NDArray[np.float32], sin: NDArray[np.float32]) -> None:
+    def rope(
+        self,
+        register: int,
+        column: int,
+        heads: int,
+        head_dim: int,
+        cos: NDArray[np.float32],
+        sin: NDArray[np.float32],
+    ) -> None:
         """In place, rotate-half (Hugging Face) order over ``heads`` heads from ``column`` on; cos, sin [max_len, rotary/2],
         indexed by each token's position; only the first ``rotary`` columns of a head turn. Includes any attention scaling."""
     def store_kv(self, layer: int, source: int, key_column: int, value_column: int) -> None:
         """Write each token's keys and values into its slot (from position and block table)."""
-    def paged_attention(self, out: int, source: int, query_column: int, heads: int, layer: int, scale: float) -> None:
+    def paged_attention(
+        self, out: int, source: int, query_column: int, heads: int, layer: int, scale: float
+    ) -> None:
         """Causal attention of each token over positions 0..its own of its row, through the block table."""
     def silu_mul(self, out: int, source: int) -> None:
         """source [T, 2F] = gate | up; out [T, F] = silu(gate) * up."""

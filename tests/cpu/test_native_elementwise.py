@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from native_helpers import F32, Rows, every_dtype, every_path, loaded, run_program, runtime, small_kv, stored
 
+from native_helpers import F32, Rows, every_dtype, every_path, loaded, run_program, runtime, small_kv, stored
 from octavo import _native
 
 WIDTHS = [1, 3, 16, 31, 64, 576]
@@ -33,7 +33,13 @@ def test_embed_copies_the_tokens_rows(path: str, dtype: str) -> None:
     rows = Rows.single(4)
     result = np.empty((4, 37), dtype=np.float32)
     program.run(
-        tokens, rows.computed, rows.scheduled, rows.block_table, rows.rows, np.arange(4, dtype=np.int32), result
+        tokens,
+        rows.computed,
+        rows.scheduled,
+        rows.block_table,
+        rows.rows,
+        np.arange(4, dtype=np.int32),
+        result,
     )
     assert np.array_equal(result, loaded(table)[tokens])
 
@@ -50,7 +56,10 @@ def test_rms_norm(path: str, width: int) -> None:
 
     # Lanes of a sum lose at most width / 16 + 4 roundings, relative, halved by the root; a few follow.
     np.testing.assert_allclose(
-        run_program(runtime(path), x, build), rms_reference(x, weight, 1e-5), rtol=(width / 16 + 12) * EPS32, atol=1e-30
+        run_program(runtime(path), x, build),
+        rms_reference(x, weight, 1e-5),
+        rtol=(width / 16 + 12) * EPS32,
+        atol=1e-30,
     )
 
 
@@ -112,7 +121,9 @@ def test_silu_mul_is_accurate_from_end_to_end(path: str) -> None:
         return len(gate)
 
     wide = gate.astype(np.float64)
-    np.testing.assert_allclose(run_program(runtime(path), x, build)[0], wide / (1 + np.exp(-wide)) * 1.5, rtol=1e-6)
+    np.testing.assert_allclose(
+        run_program(runtime(path), x, build)[0], wide / (1 + np.exp(-wide)) * 1.5, rtol=1e-6
+    )
 
 
 @every_path

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from native_helpers import F32, Rows, every_dtype, every_path, loaded, run_program, runtime, stored
 
+from native_helpers import F32, Rows, every_dtype, every_path, loaded, run_program, runtime, stored
 from octavo import _native
 
-SHAPES = [(1, 1), (1, 7), (5, 1), (33, 63), (31, 65), (100, 33), (576, 576), (960, 576), (576, 1536), (49152, 64)]
+SHAPES = [
+    (1, 1),
+    (1, 7),
+    (5, 1),
+    (33, 63),
+    (31, 65),
+    (100, 33),
+    (576, 576),
+    (960, 576),
+    (576, 1536),
+    (49152, 64),
+]
 """[N, K]: single outputs and inputs, ragged panels and groups, the embedded model's layers, a tall vocabulary."""
 
 
@@ -27,7 +38,9 @@ def tolerance(path: str, dtype: str, x: F32, matrix: F32) -> np.ndarray:
     Additions in sequence lose at most K units in the last place of the sum of absolute products; on average far less.
     """
     unit = 2.0**-8 if (path, dtype) == ("avx512_bf16", "bf16") else 0.0
-    return (unit + x.shape[1] * 2.0**-24) * (np.abs(x).astype(np.float64) @ np.abs(matrix).astype(np.float64).T) + 1e-30
+    return (unit + x.shape[1] * 2.0**-24) * (
+        np.abs(x).astype(np.float64) @ np.abs(matrix).astype(np.float64).T
+    ) + 1e-30
 
 
 @every_path
