@@ -95,8 +95,9 @@ class Program:
         cos: NDArray[np.float32],
         sin: NDArray[np.float32],
     ) -> None:
-        """In place, rotate-half (Hugging Face) order over ``heads`` heads from ``column`` on; cos, sin [max_len, rotary/2],
-        indexed by each token's position; only the first ``rotary`` columns of a head turn. Includes any attention scaling."""
+        """In place, rotate-half (Hugging Face) order over ``heads`` heads from ``column`` on; cos, sin
+        [max_len, rotary/2], indexed by each token's position; only the first ``rotary`` columns of a head turn.
+        Includes any attention scaling."""
     def store_kv(self, layer: int, source: int, key_column: int, value_column: int) -> None:
         """Write each token's keys and values into its slot (from position and block table)."""
     def paged_attention(
