@@ -64,12 +64,13 @@ class Allocator(Protocol):
 
     def state(self) -> PoolState: ...
 
-    def admit(self, row: int, claim: Claim, headroom: int) -> int | None:
+    def admit(self, row: int, claim: Claim, headroom: int, budget: int) -> int | None:
         """Take a sequence into an empty row if all its known tokens will fit beside what others were promised.
 
         ``headroom``: blocks that must stay available afterwards. Returns the leading tokens that are already
         computed (prefix hits; the row holds their blocks), or None: it does not fit now, and nothing changed.
-        A paged allocator promises the rest and hands it out in ``grow``; a contiguous one takes its whole chunk.
+        A paged allocator also takes the blocks of the next ``budget`` tokens, promises the rest and hands it out in
+        ``grow``; a contiguous one takes its whole chunk.
         """
 
     def grow(self, rows: NDArray[np.int32], starts: NDArray[np.int32], stops: NDArray[np.int32]) -> int:

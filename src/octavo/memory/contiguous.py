@@ -73,7 +73,7 @@ class ContiguousAllocator:
     def state(self) -> PoolState:
         return PoolState(self.num_blocks - self.placer.free, 0, self.placer.free)
 
-    def admit(self, row: int, claim: Claim, headroom: int) -> int | None:
+    def admit(self, row: int, claim: Claim, headroom: int, budget: int) -> int | None:
         assert row not in self._wished, "a row is admitted once"
         placer = self.placer
         slots = self._chunk_size(claim)

@@ -51,7 +51,7 @@ class PagedAllocator:
     def unclean(self) -> Collection[int]:
         return self._unclean
 
-    def admit(self, row: int, claim: Claim, headroom: int) -> int | None:
+    def admit(self, row: int, claim: Claim, headroom: int, budget: int) -> int | None:
         assert self.table.num_blocks[row] == 0, "a row is admitted once"
         known = len(claim.token_ids)
         need = blocks_for(known, self.block_size)
@@ -69,9 +69,14 @@ class PagedAllocator:
         if len(hits):
             self.pool.share(hits)
             self.table.append(row, hits)
-        self.promised[row] = missing
-        self.promised_total += missing
-        return len(hits) * self.block_size
+        cached = len(hits) * self.block_size
+        first = blocks_for(min(known, cached + budget), self.block_size) - len(hits)
+        blocks = self.pool.acquire(first)
+        assert blocks is not None
+        self.table.append(row, blocks)
+        self.promised[row] = missing - first
+        self.promised_total += missing - first
+        return cached
 
     def grow(self, rows: NDArray[np.int32], starts: NDArray[np.int32], stops: NDArray[np.int32]) -> int:
         if self._unclean and not self._unclean.isdisjoint(rows.tolist()):

@@ -173,7 +173,7 @@ class Scheduler:
             running.scheduled[:count] = 1
             budget -= count
             if not self.allocator.unclean:
-                short = np.flatnonzero(running.known[:count] > running.slots[:count])
+                short = (running.known[:count] > running.slots[:count]).nonzero()[0]
                 return budget if not short.size or self._cover_decode(short) else 0
             stops = running.known[:count]
         else:
@@ -255,7 +255,7 @@ class Scheduler:
         while budget > 0 and running.count < self.config.max_num_seqs and len(waiting):
             sequence, row = waiting.head(), self._free_rows[-1]
             headroom = self.config.watermark_blocks if running.count else 0
-            cached = allocator.admit(row, sequence.claim(), headroom)
+            cached = allocator.admit(row, sequence.claim, headroom, budget)
             if cached is None:
                 assert running.count, "an empty pool takes whatever passed the door"
                 if (found := allocator.blocked) is not None:
@@ -272,11 +272,7 @@ class Scheduler:
         """Let an admitted sequence run. Returns the tokens of its first chunk."""
         known = len(sequence.token_ids)
         chunk = min(known - cached, budget)
-        allocator = self.allocator
-        start = np.array([cached], np.int32)
-        served = allocator.grow(np.array([row], np.int32), start, start + np.int32(chunk))
-        assert served == 1, "admission was granted for all known tokens"
-        blocks = int(allocator.table.num_blocks[row])
+        blocks = int(self.allocator.table.num_blocks[row])
         self.tokens[row, :known] = sequence.token_ids
         self.running.append(sequence, row, cached, known, blocks << self._shift, chunk)
         if sequence.preemptions == 0:
@@ -299,7 +295,7 @@ class Scheduler:
             token_ids = running.newest[:count].copy()
             self._sampling = slice(0, count)
         else:
-            positions = np.flatnonzero(running.scheduled[:count])
+            positions = running.scheduled[:count].nonzero()[0]
             rows, self._ids = running.rows(), running.request_ids()
             if len(positions) < count:
                 rows, self._ids = rows[positions], tuple(running.ids[i] for i in positions.tolist())
@@ -358,7 +354,7 @@ class Scheduler:
         """Let the blocks that this step filled be found. ``first``: full blocks before it, of each sequence."""
         running = self.running
         last = running.computed[: running.count] >> self._shift
-        filled = np.flatnonzero(last > first)
+        filled = (last > first).nonzero()[0]
         if filled.size:
             sequences = running.sequences
             chains = [sequences[i].chain for i in filled.tolist()]

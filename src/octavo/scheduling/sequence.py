@@ -19,6 +19,7 @@ class Sequence:
         "arrival",
         "cached_tokens",
         "chain",
+        "claim",
         "limit",
         "output",
         "preemptions",
@@ -44,13 +45,15 @@ class Sequence:
         self.cached_tokens = 0
         """Prompt tokens found in the pool at its first admission."""
         self.queued = True
+        self.claim = self._claim()
+        """What it brings to the door when it is next admitted."""
 
     @property
     def prompt_tokens(self) -> int:
         return len(self.request.prompt_token_ids)
 
-    def claim(self) -> Claim:
-        """What it brings to the door. Prompt log-probabilities need every prompt position computed."""
+    def _claim(self) -> Claim:
+        # Prompt log-probabilities need every prompt position computed, so nothing is looked up for them.
         lookup = self.request.sampling.prompt_logprobs is None
         return Claim(self.request_id, self.token_ids, self.limit, self.chain, lookup)
 
@@ -64,9 +67,11 @@ class Sequence:
         self.output = output
         prompt = self.request.prompt_token_ids
         self.token_ids = np.concatenate((prompt, output)) if len(output) else prompt
+        self.claim = self._claim()
 
     def restart(self, block_size: int) -> None:
         """Resume from the prompt alone."""
         self.output = NO_TOKENS
         self.token_ids = self.request.prompt_token_ids
         self.chain.truncate(self.prompt_tokens // block_size)
+        self.claim = self._claim()

@@ -1,0 +1,79 @@
+"""A scripted executor and short ways to build a scheduler; for every test that drives the real one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from octavo.core.config import CacheConfig, SchedulerConfig
+from octavo.core.events import StepRecord
+from octavo.core.plan import StepPlan, StepResult
+from octavo.core.request import Request
+from octavo.core.sampling_params import SamplingParams
+from octavo.memory import make_allocator
+from octavo.scheduling import Scheduler
+from octavo.scheduling.audit import audit
+
+
+def make_scheduler(cache: CacheConfig, config: SchedulerConfig) -> Scheduler:
+    return Scheduler(config, make_allocator(cache, config.max_num_seqs, config.max_model_len))
+
+
+def make_request(
+    request_id: str,
+    prompt: int | Iterable[int],
+    max_tokens: int | None = None,
+    *,
+    priority: int = 0,
+    salt: str | None = None,
+    prompt_logprobs: int | None = None,
+) -> Request:
+    """``prompt``: token ids, or how many (1, 2, 3, ...)."""
+    ids = range(1, prompt + 1) if isinstance(prompt, int) else prompt
+    sampling = SamplingParams(max_tokens=max_tokens, prompt_logprobs=prompt_logprobs)
+    return Request(request_id, np.array(list(ids), np.int32), sampling, priority, salt)
+
+
+class ScriptedExecutor:
+    """Ends each request after as many tokens as ``lengths`` says. Knows of a row only what plans have told it."""
+
+    def __init__(self, lengths: Callable[[str], int], rows: int) -> None:
+        self.lengths = lengths
+        self.end = np.zeros(rows, np.int64)
+        self.holder: dict[int, str] = {}
+
+    def run(self, plan: StepPlan) -> StepResult:
+        for row in plan.ended:
+            del self.holder[row]
+        for start in plan.started:
+            assert start.row not in self.holder, "a row was given away twice"
+            self.holder[start.row] = start.request.request_id
+            prompt = len(start.request.prompt_token_ids)
+            self.end[start.row] = prompt + self.lengths(start.request.request_id)
+        assert set(plan.rows.tolist()) <= self.holder.keys(), "a row runs that nobody started"
+        newest = (plan.computed + plan.scheduled)[plan.samples]
+        token_ids = (newest * 7 + plan.rows[plan.samples]).astype(np.int32)
+        return StepResult(token_ids, newest + 1 >= self.end[plan.rows[plan.samples]])
+
+
+def step(scheduler: Scheduler, executor: ScriptedExecutor, *, check: bool = True) -> StepRecord | None:
+    plan = scheduler.plan()
+    if plan is None:
+        return None
+    record = scheduler.apply(plan, executor.run(plan))
+    if check:
+        audit(scheduler)
+    return record
+
+
+def drain(scheduler: Scheduler, executor: ScriptedExecutor, most: int = 10_000) -> list[StepRecord]:
+    """Step until nothing is left; fails after ``most`` steps."""
+    records = []
+    for _ in range(most):
+        record = step(scheduler, executor)
+        if record is None:
+            assert scheduler.pool_state.live == 0, "blocks are still held after a drain"
+            return records
+        records.append(record)
+    raise AssertionError(f"still running after {most} steps")
