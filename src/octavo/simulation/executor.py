@@ -1,0 +1,96 @@
+"""``SimulatedExecutor``: prices a step instead of running it, and answers what the script says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.core.plan import StepPlan, StepResult
+from octavo.simulation.content import MASK64, VOCABULARY, tokens_at
+from octavo.simulation.requests import SimulatedRequest
+
+
+class VirtualClock:
+    """Seconds (or steps) that pass when somebody says so."""
+
+    def __init__(self, start: float = 0.0) -> None:
+        self._now = start
+
+    def now(self) -> float:
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        assert seconds >= 0.0, "time does not go back"
+        self._now += seconds
+
+    def advance_to(self, time: float) -> None:
+        self._now = max(self._now, time)
+
+
+class CostModel(Protocol):
+    def price(self, plan: StepPlan) -> float:
+        """Seconds that the step takes."""
+
+
+class StepCost:
+    """Counts steps: each takes 1, whatever it does. Steps that only tell of events take nothing."""
+
+    def price(self, plan: StepPlan) -> float:
+        return 1.0 if len(plan.rows) else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Script:
+    output_tokens: int
+    answer_key: int
+
+
+class SimulatedExecutor:
+    """Executor port. State is arrays over rows: a decode step costs the same few NumPy calls at any number of rows."""
+
+    def __init__(
+        self, clock: VirtualClock, cost: CostModel, *, max_num_seqs: int, vocabulary: int = VOCABULARY
+    ) -> None:
+        self.clock = clock
+        self.cost = cost
+        self._vocabulary = vocabulary
+        self._scripts: dict[str, _Script] = {}
+        self._emitted = np.zeros(max_num_seqs, np.int64)
+        """int64 [rows]: tokens that each row's request has generated."""
+        self._total = np.zeros(max_num_seqs, np.int64)
+        """int64 [rows]: tokens after which the script ends it."""
+        self._key = np.zeros(max_num_seqs, np.uint64)
+        """uint64 [rows]: content of the answer."""
+
+    def expect(self, simulated: SimulatedRequest) -> None:
+        """Learn a request's script before the scheduler hears of the request."""
+        self._scripts[simulated.request_id] = _Script(simulated.output_tokens, simulated.answer_key)
+
+    def forget(self, request_id: str) -> None:
+        """The request has ended or was refused."""
+        self._scripts.pop(request_id, None)
+
+    def submit(self, plan: StepPlan) -> StepPlan:
+        return plan
+
+    def collect(self, handle: object) -> StepResult:
+        plan = handle
+        assert isinstance(plan, StepPlan)
+        for start in plan.started:
+            script = self._scripts[start.request.request_id]
+            self._emitted[start.row] = len(start.output_token_ids)
+            self._total[start.row] = script.output_tokens
+            self._key[start.row] = script.answer_key & MASK64
+        self.clock.advance(self.cost.price(plan))
+        rows = plan.rows[plan.samples]
+        emitted = self._emitted[rows]
+        token_ids = self._tokens(rows, emitted)
+        emitted += 1
+        self._emitted[rows] = emitted
+        return StepResult(token_ids, emitted >= self._total[rows])
+
+    def _tokens(self, rows: NDArray[np.int32], positions: NDArray[np.int64]) -> NDArray[np.int32]:
+        return tokens_at(self._key[rows], positions, self._vocabulary)
