@@ -100,8 +100,8 @@ class LLM:
             assert changed is not None, "an admitted request ends in tokens or an error"
             ended = sum(one.finished for one in changed)
             remaining -= ended
-            bar.update(ended)
             if ended:
+                bar.update(ended)
                 bar.set_postfix_str(f"{sum(len(one.token_ids) for one in completions)} tokens")
 
 

@@ -381,12 +381,12 @@ class Scheduler:
         running = self.running
         for position, reason in reasons.items():
             sequence, row = running.sequences[position], int(running.row[position])
-            self.allocator.release(row)
+            blocks = self.allocator.release(row)
             if self._by_id.get(sequence.request_id) is sequence:
                 del self._by_id[sequence.request_id]
             self._vacate(row)
             output = int(running.known[position]) - sequence.prompt_tokens
-            self._events.append(sequence.finished(reason, output))
+            self._events.append(sequence.finished(reason, output, blocks))
         running.remove(list(reasons))
 
     def _record(

@@ -57,9 +57,16 @@ class Sequence:
         lookup = self.request.sampling.prompt_logprobs is None
         return Claim(self.request_id, self.token_ids, self.limit, self.chain, lookup)
 
-    def finished(self, reason: FinishReason, output_tokens: int) -> Finished:
+    def finished(self, reason: FinishReason, output_tokens: int, blocks: int = 0) -> Finished:
+        """``blocks``: what its row held at the end; 0 for one that ended in the queue."""
         return Finished(
-            self.request_id, reason, self.prompt_tokens, output_tokens, self.preemptions, self.cached_tokens
+            self.request_id,
+            reason,
+            self.prompt_tokens,
+            output_tokens,
+            self.preemptions,
+            self.cached_tokens,
+            blocks,
         )
 
     def keep(self, output: NDArray[np.int32]) -> None:
