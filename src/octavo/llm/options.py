@@ -48,9 +48,14 @@ class EngineOptions:
                 f"the pool's share of free memory is {self.memory_share}; it must be in (0, 1]",
                 param="--gpu-memory-utilization",
             )
-        for flag, value in (
-            ("--threads", self.threads),
-            ("--kv-cache-memory-bytes", self.kv_cache_memory_bytes),
-        ):
+        counts = {
+            "--threads": self.threads,
+            "--kv-cache-memory-bytes": self.kv_cache_memory_bytes,
+            "--num-gpu-blocks-override": self.num_blocks,
+            "--max-model-len": self.max_model_len,
+            "--max-num-seqs": self.max_num_seqs,
+            "--max-num-batched-tokens": self.max_num_batched_tokens,
+        }
+        for flag, value in counts.items():
             if value is not None and value < 1:
                 raise ConfigError(f"{flag} is {value}; it must be at least 1", param=flag)
