@@ -46,8 +46,8 @@ def round_to_bf16(values: Floats) -> NDArray[np.uint16]:
     carry = (bits >> np.uint32(16)) & np.uint32(1)
     carry += np.uint32(0x7FFF)
     carry += bits
-    carry >>= np.uint32(16)
-    return carry.astype(np.uint16)
+    # The upper halves, as every second 16-bit number of a little-endian machine: one pass instead of two.
+    return np.ascontiguousarray(carry.view(np.uint16)[..., 1::2])
 
 
 def _decode_f32(blocks: Bytes) -> Floats:

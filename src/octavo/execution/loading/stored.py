@@ -53,12 +53,18 @@ class StoredTensor:
 
 
 def _decode_rows(tensor: StoredTensor, first: int, last: int, target: Target, out: Array) -> None:
-    """Decode rows ``first`` to ``last`` into ``out`` [last - first, columns]. Raises ModelError for NaN or infinity."""
+    """Decode rows ``first`` to ``last`` into ``out`` [last - first, columns]. Raises ModelError for NaN or infinity.
+
+    Every number of a quantised block is a sum of products with the block's scales: where a scale is not finite, none of
+    them is, and the first tells.
+    """
     encoding = tensor.encoding
     blocks = tensor.raw[first:last].reshape(-1, encoding.nbytes)
     with np.errstate(all="ignore"):  # a damaged scale is reported below, by name
         values = encoding.decode(blocks).reshape(last - first, tensor.columns)
-    if not np.isfinite(values).all():
+    if not np.isfinite(
+        values if encoding.elements == 1 else values.reshape(-1, encoding.elements)[:, 0]
+    ).all():
         row, column = (int(i[0]) for i in np.nonzero(~np.isfinite(values)))
         raise model_error(
             f"{tensor.file}: tensor {tensor.name} holds {values[row, column]} at row {first + row}, column {column}; "
