@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from hashlib import blake2b
+
+import numpy as np
+
+from octavo.memory.prefix_cache import HashChain, PrefixCache
+
+
+def ids(*tokens: int) -> np.ndarray:
+    return np.array(tokens, np.int32)
+
+
+def chain_of(tokens: np.ndarray, salt: str | None = None) -> HashChain:
+    chain = HashChain(salt)
+    chain.extend(tokens, 2)
+    return chain
+
+
+def cache_with(tokens: np.ndarray, blocks: list[int], salt: str | None = None) -> PrefixCache:
+    cache = PrefixCache(10, 2)
+    numbers = list(range(len(blocks)))
+    chain = chain_of(tokens, salt)
+    cache.publish(np.array(blocks, np.int32), numbers, [chain] * len(blocks), tokens.reshape(-1, 2))
+    return cache
+
+
+def test_names_are_chained_and_only_full_blocks_have_one() -> None:
+    chain = chain_of(ids(1, 2, 3, 4, 5))
+    first = blake2b(ids(1, 2).tobytes(), digest_size=32).digest()
+    second = blake2b(first + ids(3, 4).tobytes(), digest_size=32).digest()
+    assert chain.digests == [first, second]
+    assert chain_of(ids(9, 2, 3, 4)).digests[1] != second
+
+
+def test_extending_piece_by_piece_names_the_same() -> None:
+    chain = HashChain()
+    for start in range(0, 8, 2):
+        chain.extend(np.arange(start, start + 2, dtype=np.int32), 2)
+    assert chain.digests == chain_of(np.arange(8, dtype=np.int32)).digests
+
+
+def test_the_longest_leading_run_is_found() -> None:
+    cache = cache_with(ids(1, 2, 3, 4, 5, 6), [7, 3, 5])
+    wanted = ids(1, 2, 3, 4, 9, 9, 5, 6)
+    assert cache.match(HashChain(), wanted, 4).tolist() == [7, 3]
+    assert cache.match(HashChain(), wanted, 1).tolist() == [7]
+    assert cache.match(HashChain(), ids(2, 2, 3, 4), 2).tolist() == []
+
+
+def test_a_hole_ends_the_run() -> None:
+    cache = cache_with(ids(1, 2, 3, 4, 5, 6), [7, 3, 5])
+    cache.forget(ids(3))
+    assert cache.match(HashChain(), ids(1, 2, 3, 4, 5, 6), 3).tolist() == [7]
+
+
+def test_a_salt_separates() -> None:
+    cache = cache_with(ids(1, 2), [4], salt="a")
+    assert cache.match(HashChain("a"), ids(1, 2), 1).tolist() == [4]
+    assert cache.match(HashChain("b"), ids(1, 2), 1).tolist() == []
+    assert cache.match(HashChain(), ids(1, 2), 1).tolist() == []
+    assert cache.match(HashChain(""), ids(1, 2), 1).tolist() == []
+
+
+def test_tokens_are_compared_so_that_a_collision_is_no_hit() -> None:
+    cache = cache_with(ids(1, 2, 3, 4), [7, 3])
+    forged = chain_of(ids(1, 2, 3, 4))
+    assert cache.match(forged, ids(1, 2, 3, 5), 2).tolist() == [7]
+    assert cache.match(forged, ids(9, 2, 3, 4), 2).tolist() == []
+
+
+def test_the_first_writer_keeps_the_name() -> None:
+    cache = cache_with(ids(1, 2, 3, 4), [7, 3])
+    chain = HashChain()
+    tokens = ids(1, 2, 3, 4, 5, 6).reshape(-1, 2)
+    assert cache.publish(ids(0, 1, 2), [0, 1, 2], [chain] * 3, tokens).tolist() == [2]
+    assert cache.match(HashChain(), ids(1, 2, 3, 4, 5, 6), 3).tolist() == [7, 3, 2]
+    assert cache.names[0] is None and cache.tokens_of(2).tolist() == [5, 6]
+
+
+def test_publishing_names_what_is_not_named_yet() -> None:
+    cache, chain = PrefixCache(10, 2), HashChain()
+    cache.publish(ids(4), [0], [chain], ids(1, 2).reshape(1, 2))
+    cache.publish(ids(6), [1], [chain], ids(3, 4).reshape(1, 2))
+    assert chain.digests == chain_of(ids(1, 2, 3, 4)).digests
+    assert cache.match(HashChain(), ids(1, 2, 3, 4), 2).tolist() == [4, 6]
+
+
+def test_a_truncated_chain_is_named_anew() -> None:
+    chain = chain_of(ids(1, 2, 3, 4))
+    chain.truncate(1)
+    chain.extend(ids(5, 6), 2)
+    assert chain.digests == chain_of(ids(1, 2, 5, 6)).digests
