@@ -6,6 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# A shared or busy machine takes long over an example now and then; that says nothing about the code.
+settings.register_profile("octavo", deadline=None)
+settings.load_profile("octavo")
 
 
 @pytest.fixture(scope="session")

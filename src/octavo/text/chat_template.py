@@ -95,15 +95,19 @@ def _charged(value: Any) -> Any:
 
 def _charge_elements(value: Any, *, text: bool) -> None:
     """Charge every element reached from ``value``, and with ``text`` the characters of each (it will be printed)."""
-    stack = [value]
+    stack, unpaid = [value], 0
     while stack:
         top = stack.pop()
-        _charge(1 + (len(top) if text and isinstance(top, str) else 0))
+        unpaid += 1 + (len(top) if text and isinstance(top, str) else 0)
+        if unpaid > 4096:  # paying for each element alone would take longer than visiting it
+            _charge(unpaid)
+            unpaid = 0
         if isinstance(top, (list, tuple)):
             stack.extend(top)
         elif isinstance(top, Mapping):
             stack.extend(top)
             stack.extend(top.values())
+    _charge(unpaid)
 
 
 def _printed(value: Any) -> Any:

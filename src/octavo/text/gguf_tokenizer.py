@@ -84,6 +84,11 @@ def _ids(tokens: Sequence[str]) -> dict[str, int]:
 
 def _byte_level(metadata: Mapping[str, Any], tokens: list[str], recipe: PreTokenizer) -> tokenizers.Tokenizer:
     merges = [tuple(merge.split(" ", 1)) for merge in _list(metadata, "tokenizer.ggml.merges")]
+    for index, merge in enumerate(merges):
+        if len(merge) != 2:
+            raise ModelError(
+                f"merge {index:,} is {merge[0]!r}, not two tokens with a space between", param="model"
+            )
     model = _model(vocab=_ids(tokens), merges=merges, ignore_merges=recipe.ignore_merges)
     backend = tokenizers.Tokenizer(model)
     if (normalizer := recipe.build_normalizer()) is not None:

@@ -65,8 +65,12 @@ PRE_TOKENIZERS = {
     "llama3": _LLAMA3,
     "llama-v3": _LLAMA3,
     "llama-bpe": _LLAMA3,
+    "falcon3": _LLAMA3,
+    "pixtral": _LLAMA3,
+    "smaug-bpe": PreTokenizer(LLAMA3),
     "qwen2": _QWEN2,
     "deepseek-r1-qwen": _QWEN2,
+    "megrez": _QWEN2,
     "tekken": _TEKKEN,
 }
 """Value of ``tokenizer.ggml.pre`` -> recipe."""
