@@ -55,6 +55,26 @@ def test_every_module_says_what_it_is() -> None:
     assert silent == []
 
 
+def imports_of(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return names
+
+
+def test_only_the_executor_touches_the_native_part() -> None:
+    """import-linter sees no extension modules, so this one rule is checked here."""
+    users = {
+        path.relative_to(SOURCE).parts[0]
+        for path in SOURCE.rglob("*.py")
+        if any(name.startswith("octavo._native") for name in imports_of(path))
+    }
+    assert users == {"execution"}
+
+
 def commands() -> list[str]:
     from octavo.cli.main import LazyGroup
 

@@ -41,7 +41,9 @@ class Operators(Protocol):
 
     def store_kv(self, layer: int, x: Value, key_column: int, value_column: int) -> None: ...
 
-    def paged_attention(self, layer: int, x: Value, query_column: int, heads: int, head_dim: int, scale: float) -> Value:
+    def paged_attention(
+        self, layer: int, x: Value, query_column: int, heads: int, head_dim: int, scale: float
+    ) -> Value:
         """-> [T, heads x head_dim]."""
 
     def silu_mul(self, x: Value) -> Value:
