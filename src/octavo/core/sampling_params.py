@@ -76,7 +76,9 @@ class SamplingParams:
                     )
 
     def _refuse(self, name: str, wanted: str) -> NoReturn:
-        raise RequestError(f"{name} must be {wanted}, got {getattr(self, name)!r}", param=name)
+        value = getattr(self, name)
+        shown = list(value) if isinstance(value, tuple) else value
+        raise RequestError(f"{name} must be {wanted}, got {shown!r}", param=name)
 
     def _normalize_sequences(self) -> None:
         """A single stop string and lists are what callers write; stored as tuples, so that the object stays a value."""

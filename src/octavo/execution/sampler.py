@@ -31,6 +31,9 @@ from octavo.execution.sampler_random import uniform
 
 Logits = NDArray[np.float32]
 
+TEMPERATURE_MIN, TEMPERATURE_MAX = 1e-20, 1e20
+"""Beyond these a temperature would be 0 or infinite in float32; the answers are those of the limits anyway."""
+
 
 class Sampler:
     """Holds what sampling needs to know of each running row: its request, and how often each token occurred."""
@@ -142,8 +145,9 @@ class _Row:
             raise ModelError(
                 f"the model's highest logit is {highest}: its weights are damaged", param="model"
             )
-        adjusted -= highest
-        adjusted /= self._params.temperature
+        with np.errstate(over="ignore"):  # a quotient beyond float32 is -inf, and such a token is never drawn
+            adjusted -= highest
+            adjusted /= min(max(self._params.temperature, TEMPERATURE_MIN), TEMPERATURE_MAX)
         return self._draw(adjusted, uniform(self._seed, position))
 
     def _adjust(self, logits: Logits, position: int) -> Logits:

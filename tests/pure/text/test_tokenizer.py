@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from pathlib import Path
@@ -139,7 +140,7 @@ def merged_by_score(text: str) -> list[str]:
     while True:
         found = [
             (SPM_PIECES[left + right], -place)
-            for place, (left, right) in enumerate(zip(parts, parts[1:], strict=False))
+            for place, (left, right) in enumerate(itertools.pairwise(parts))
             if left + right in SPM_PIECES
         ]
         if not found:
@@ -167,7 +168,7 @@ def test_text_that_is_not_unicode() -> None:
 
 
 def test_no_chat_template() -> None:
-    with pytest.raises(RequestError, match="no chat template.*--raw"):
+    with pytest.raises(RequestError, match=r"no chat template.*--raw"):
         byte_level().apply_chat_template([{"role": "user", "content": "hi"}])
 
 
