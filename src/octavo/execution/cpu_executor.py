@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo import _native
-from octavo.core.errors import ConfigError
+from octavo.core.errors import ConfigError, ModelError
+from octavo.core.model_spec import ModelSpec
 from octavo.core.plan import StepPlan, StepResult
 from octavo.core.request import Request
 from octavo.execution.loading import LoadedModel
@@ -48,24 +49,12 @@ class CpuExecutor:
         max_model_len: int | None = None,
     ) -> None:
         """Packs the weights and takes the pool's memory. ``path`` None is the machine's best; ``max_model_len`` None is
-        the model's. Raises ConfigError for a path that this machine cannot run, ModelError for a damaged weight.
+        the model's. Raises ConfigError for a path, threads or a pool that this machine has not, ModelError for a
+        damaged weight or a head size that the kernels do not run.
         """
-        available = _native.available_paths()
-        if path is not None and path not in available:
-            raise ConfigError(
-                f"path {path!r} does not run on this machine; {', '.join(available)} do", param="--cpu-path"
-            )
         spec = model.spec
-        self.runtime = _native.Runtime(path or available[0], threads)
-        self.kv = _native.KVStorage(
-            self.runtime,
-            num_blocks,
-            block_size,
-            spec.num_layers,
-            spec.num_kv_heads,
-            spec.head_dim,
-            spec.kv_dtype,
-        )
+        self.runtime = _runtime(path, threads)
+        self.kv = _storage(self.runtime, spec, num_blocks, block_size)
         recorder = Recorder(self.runtime)
         describe(model, recorder, max_model_len or spec.max_model_len)
         self.program = recorder.finish(self.kv)
@@ -150,3 +139,36 @@ class CpuExecutor:
                 count += 1
         flat = np.concatenate(tokens) if tokens else np.empty(0, np.int32)
         return _Running(plan, flat, np.array(sampled, np.intp), tuple(prompt))
+
+
+def _runtime(path: str | None, threads: int) -> _native.Runtime:
+    available = _native.available_paths()
+    if path is not None and path not in available:
+        raise ConfigError(
+            f"path {path!r} does not run on this machine; {', '.join(available)} do", param="--cpu-path"
+        )
+    try:
+        return _native.Runtime(path or available[0], threads)
+    except ValueError as error:
+        raise ConfigError(str(error), param="--threads") from error
+
+
+def _storage(
+    runtime: _native.Runtime, spec: ModelSpec, num_blocks: int, block_size: int
+) -> _native.KVStorage:
+    """The pool. Memory is taken as it is written to; only address space can run out here."""
+    if spec.head_dim % 8:
+        raise ModelError(
+            f"{spec.name} has heads of {spec.head_dim} elements; the CPU's kernels run multiples of 8",
+            param="model",
+        )
+    try:
+        return _native.KVStorage(
+            runtime, num_blocks, block_size, spec.num_layers, spec.num_kv_heads, spec.head_dim, spec.kv_dtype
+        )
+    except MemoryError as error:
+        needed = num_blocks * block_size * spec.kv_bytes_per_token
+        raise ConfigError(
+            f"a pool of {num_blocks} blocks needs {needed:,} bytes, which this machine does not give",
+            param="--kv-cache-memory-bytes",
+        ) from error

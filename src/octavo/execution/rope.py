@@ -11,6 +11,9 @@ from octavo.execution.loading.architecture import Architecture, RopeScaling
 
 Doubles = NDArray[np.float64]
 
+_POSITIONS_AT_A_TIME = 4096
+"""Keeps the float64 intermediates of a context of 128 Ki tokens in the caches."""
+
 
 def rope_tables(
     architecture: Architecture, max_len: int, factors: NDArray[np.float32] | None = None
@@ -20,13 +23,16 @@ def rope_tables(
     Frequencies, and their products with the positions, are rounded to float32, because the models were trained with
     angles rounded so; at position 8,000 that differs from exact angles by more than everything else here.
     """
-    frequencies, attention_factor = inverse_frequencies(architecture)
-    if factors is not None:
-        frequencies = frequencies / factors
-    angles = np.arange(max_len, dtype=np.float32)[:, None] * frequencies.astype(np.float32)
-    cos = np.cos(angles.astype(np.float64)) * attention_factor
-    sin = np.sin(angles.astype(np.float64)) * attention_factor
-    return cos.astype(np.float32), sin.astype(np.float32)
+    exact, attention_factor = inverse_frequencies(architecture)
+    frequencies = (exact if factors is None else exact / factors).astype(np.float32)
+    cos = np.empty((max_len, len(frequencies)), np.float32)
+    sin = np.empty_like(cos)
+    for first in range(0, max_len, _POSITIONS_AT_A_TIME):
+        part = slice(first, min(first + _POSITIONS_AT_A_TIME, max_len))
+        angles = np.arange(part.start, part.stop, dtype=np.float32)[:, None] * frequencies
+        cos[part] = np.cos(angles.astype(np.float64)) * attention_factor
+        sin[part] = np.sin(angles.astype(np.float64)) * attention_factor
+    return cos, sin
 
 
 def inverse_frequencies(architecture: Architecture) -> tuple[Doubles, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,15 @@ from octavo.core.errors import ConfigError, ModelError
 from octavo.core.sampling_params import SamplingParams
 from octavo.execution.cpu_executor import CpuExecutor
 from octavo.execution.loading import LoadedModel, load_model
-from tiny_models import EOS_TOKEN_ID, TINY_MODELS, VOCAB_SIZE, save_safetensors, tiny_weights, write_hf
+from tiny_models import (
+    EOS_TOKEN_ID,
+    TINY_MODELS,
+    VOCAB_SIZE,
+    TinyModel,
+    save_safetensors,
+    tiny_weights,
+    write_hf,
+)
 
 BLOCK_SIZE = 8
 PROMPT = list(range(40, 75))
@@ -156,10 +165,28 @@ def test_bf16_is_close_to_f32(tmp_path: Path) -> None:
     assert 0 < difference.max() < 0.15
 
 
-def test_a_path_that_this_machine_has_not(model: LoadedModel) -> None:
-    with pytest.raises(ConfigError, match="'quantum'") as caught:
-        CpuExecutor(model, num_blocks=1, block_size=8, max_num_seqs=1, path="quantum")
-    assert caught.value.param == "--cpu-path"
+@pytest.mark.parametrize(
+    ("changes", "words", "param"),
+    [
+        ({"path": "quantum"}, "'quantum'", "--cpu-path"),
+        ({"threads": 0}, "threads is 0", "--threads"),
+        ({"threads": 100_000}, "threads is 100000", "--threads"),
+        ({"num_blocks": 2**31 - 1, "block_size": 256}, "2147483647 blocks", "--kv-cache-memory-bytes"),
+    ],
+)
+def test_settings_that_this_machine_has_not(
+    model: LoadedModel, changes: dict[str, Any], words: str, param: str
+) -> None:
+    settings: dict[str, Any] = {"num_blocks": 1, "block_size": 8, "max_num_seqs": 1, **changes}
+    with pytest.raises(ConfigError, match=words) as caught:
+        CpuExecutor(model, **settings)
+    assert caught.value.param == param
+
+
+def test_a_head_size_that_the_kernels_do_not_run(tmp_path: Path) -> None:
+    odd = TinyModel("odd", "LlamaForCausalLM", 96, 6, 2, 12)
+    with pytest.raises(ModelError, match="heads of 12 elements"):
+        CpuExecutor(load_model(write_hf(odd, tmp_path / "odd")), num_blocks=1, block_size=8, max_num_seqs=1)
 
 
 def test_a_damaged_weight_is_found_at_the_start(tmp_path: Path) -> None:
