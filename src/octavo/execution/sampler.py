@@ -11,9 +11,8 @@ Order of operations, on the logits of one row (float32, as they come; sums of pr
 3. repetition penalty over prompt and output, then frequency and presence penalties over the output;
 4. ``temperature`` 0: take the highest logit, of equal ones the lowest token id. Else divide by the temperature;
 5. ``min_p``, then ``top_k``, then ``top_p`` each narrow what the one before left; ``top_p`` counts shares of that;
-6. take the first candidate at which the running sum of probabilities exceeds u x their sum. The candidates stand in
-   order of falling logit (equal ones by token id) where step 5 filtered anything, by token id where it did not
-   (sorting a whole vocabulary would cost more than all else).
+6. of the candidates in order of token id, take the first at which the running sum of probabilities exceeds u x their
+   sum. (In order of falling probability they would first have to be sorted.)
 """
 
 from __future__ import annotations
@@ -128,7 +127,6 @@ class _Row:
         self._bias_ids = np.array(list(params.logit_bias), np.int64)
         self._bias = np.array(list(params.logit_bias.values()), np.float32)
         self.penalties = PenaltyTable.for_request(request, output_token_ids)
-        self._narrows = params.min_p > 0 or params.top_k > 0 or params.top_p < 1
         changes_logits = self.penalties is not None or len(self._bias) > 0 or params.min_tokens > 0
         self.plain_greedy = params.greedy and not changes_logits
 
@@ -162,6 +160,6 @@ class _Row:
 
     def _draw(self, scaled: Logits, u: float) -> int:
         """Steps 5 and 6. ``scaled`` float32 [V]: logits over temperature, the highest at 0."""
-        ids = filtered_candidates(scaled, self._params) if self._narrows else None
+        ids = filtered_candidates(scaled, self._params)
         place = draw(scaled if ids is None else scaled[ids], u)
         return place if ids is None else int(ids[place])

@@ -19,20 +19,55 @@ STRETCH = 256
 """Tokens whose weights are summed as one when a token is drawn."""
 
 
-def filtered_candidates(scaled: Scaled, params: SamplingParams) -> Ids:
-    """Ids of the tokens that min_p, then top_k, then top_p leave: int64 [n], n >= 1.
+def filtered_candidates(scaled: Scaled, params: SamplingParams) -> Ids | None:
+    """Ids of the tokens that min_p, then top_k, then top_p leave: int64 [n], n >= 1, rising; None for all.
 
-    ``scaled`` float32 [V]: logits over temperature, the highest at 0. In order of falling logit, equal ones by id; at
-    a border between equal logits the lower ids stay.
+    ``scaled`` float32 [V]: logits over temperature, the highest at 0. At a border between equal logits the lower ids
+    stay.
     """
     ids: Ids | None = None
     if params.min_p > 0:
         ids = np.flatnonzero(scaled >= math.log(params.min_p))
     if 0 < params.top_k < (len(scaled) if ids is None else len(ids)):
-        ids = _highest(scaled, ids, params.top_k)
+        values = scaled if ids is None else scaled[ids]
+        border = np.partition(values, len(values) - params.top_k)[len(values) - params.top_k]
+        ids = _highest(values, ids, params.top_k, border)
     if params.top_p < 1:
-        return _nucleus(scaled, ids, params.top_p)
-    return _sorted(scaled, np.arange(len(scaled)) if ids is None else ids)
+        ids = _nucleus(scaled if ids is None else scaled[ids], ids, params.top_p)
+    return ids
+
+
+def _highest(values: Scaled, ids: Ids | None, count: int, border: np.float32) -> Ids:
+    """The ``count`` highest, where ``border`` is the lowest of them. ``values`` float32 [n] are those of ``ids``.
+
+    Finding the border first and comparing costs half of an argpartition, and needs no order among the others.
+    """
+    kept = np.flatnonzero(values >= border)
+    if len(kept) > count:  # there are more only where several equal the border: the lowest ids of those stay
+        stays = values[kept] > border
+        at_border = np.flatnonzero(~stays)
+        stays[at_border[: count - np.count_nonzero(stays)]] = True
+        kept = kept[stays]
+    return kept if ids is None else ids[kept]
+
+
+def _nucleus(values: Scaled, ids: Ids | None, top_p: float) -> Ids:
+    """The fewest of the most likely tokens whose share reaches ``top_p``. ``values`` float32 [n] are those of ``ids``.
+
+    Tokens far less likely than the first are left aside before sorting. Whether the others hold enough is checked, so
+    the distance is a guess about speed and never about the answer.
+    """
+    likelihoods = weights(values)
+    wanted = top_p * float(likelihoods.sum(dtype=np.float64))
+    for distance in (3.0, 6.0, 10.0, 16.0, math.inf):
+        near = values >= -distance
+        if distance == math.inf or float((likelihoods * near).sum(dtype=np.float64)) >= wanted:
+            break
+    falling = np.sort(values[np.flatnonzero(near)])[::-1]
+    running = np.cumsum(weights(falling).astype(np.float64))
+    # The two sums may differ in their last bits; where they do, all of them are the nucleus.
+    count = min(int(np.searchsorted(running, wanted, side="left")) + 1, len(falling))
+    return _highest(values, ids, count, falling[count - 1])
 
 
 def draw(scaled: Scaled, u: float) -> int:
@@ -64,50 +99,3 @@ def weights(scaled: Scaled) -> Scaled:
     result: Scaled = np.exp(np.maximum(scaled, FAINTEST))
     result *= scaled >= FAINTEST
     return result
-
-
-def _sorted(scaled: Scaled, ids: Ids) -> Ids:
-    """``ids`` by falling logit, equal ones by id.
-
-    No value is above 0, and the bits of floats of one sign are ordered as their sizes are: size and id in one integer
-    sort ten times as fast as a stable argsort.
-    """
-    keys = np.abs(scaled[ids]).view(np.uint32).astype(np.uint64)
-    keys <<= 32
-    keys |= ids.astype(np.uint64)
-    keys.sort()
-    keys &= 0xFFFFFFFF
-    return keys.astype(np.int64)
-
-
-def _highest(scaled: Scaled, ids: Ids | None, k: int) -> Ids:
-    """The k highest, ids rising. A partition by value and one comparison cost half of an argpartition."""
-    values = scaled if ids is None else scaled[ids]
-    border = np.partition(values, len(values) - k)[len(values) - k]
-    kept = np.flatnonzero(values >= border)
-    if len(kept) > k:  # more than k only where logits equal the border's: the lowest ids of those stay
-        above = values[kept] > border
-        at_border = np.flatnonzero(~above)
-        above[at_border[: k - int(above.sum())]] = True
-        kept = kept[above]
-    return kept if ids is None else ids[kept]
-
-
-def _nucleus(scaled: Scaled, ids: Ids | None, top_p: float) -> Ids:
-    """The fewest of the most likely tokens whose share reaches ``top_p``, most likely first.
-
-    Tokens far less likely than the first are left aside before sorting. Whether the others hold enough is checked, so
-    the distance is a guess about speed and never about the answer.
-    """
-    values = scaled if ids is None else scaled[ids]
-    likelihoods = weights(values)
-    wanted = top_p * float(likelihoods.sum(dtype=np.float64))
-    for distance in (3.0, 6.0, 10.0, 16.0, math.inf):
-        near = values >= -distance
-        if distance == math.inf or float((likelihoods * near).sum(dtype=np.float64)) >= wanted:
-            break
-    places = np.flatnonzero(near)
-    order = _sorted(scaled, places if ids is None else ids[places])
-    running = np.cumsum(weights(scaled[order]).astype(np.float64))
-    # The two sums may differ in their last bits; where they do, the slice takes all there is.
-    return order[: int(np.searchsorted(running, wanted, side="left")) + 1]
