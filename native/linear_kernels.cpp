@@ -39,66 +39,27 @@ void pack_rows(const LinearArgs& args, std::int64_t block) {
     }
 }
 
-// Few rows: the weights stream past once, prefetched a little ahead of their use.
-template <class Format>
-void multiply_few_rows(const LinearArgs& args, Tile tile, std::int64_t panels) {
-    constexpr std::int64_t ahead_bytes = 2048;
-    const auto rows = args.rows;
-    tile.x = static_cast<const char*>(args.packed_x);
-    tile.streaming = true;
-    tile.line_end = Format::group_bytes / 64;
-    while (panels > 0) {
-        const bool wide = panels >= kFewRowsPanels;
-        const std::int64_t width = wide ? kFewRowsPanels : 1;
-        tile.ahead = tile.weight + ahead_bytes;
-        (wide ? kWideTiles<Format> : kTiles<Format>)[rows](tile);
-        tile.weight += width * tile.panel_bytes;
-        tile.out += width * kPanel;
-        tile.columns -= width * kPanel;
-        if (tile.bias) tile.bias += width * kPanel;
-        panels -= width;
-    }
-}
-
-// Many rows: a panel is reused by every row block while the next one is fetched, a share of it by each block.
-template <class Format>
-void multiply_many_rows(const LinearArgs& args, Tile tile, std::int64_t panels) {
-    const RowBlocks blocks(args.rows);
-    constexpr std::int64_t lines = Format::group_bytes / 64;
-    float* const out = tile.out;
-    tile.streaming = false;
-    for (std::int64_t panel = 0; panel < panels; ++panel) {
-        tile.ahead = tile.weight + tile.panel_bytes;
-        tile.columns = args.out_features - (tile.out - args.out);
-        for (std::int64_t block = 0; block < blocks.count; ++block) {
-            const std::int64_t begin = blocks.begin(block);
-            Tile part = tile;
-            part.x = static_cast<const char*>(args.packed_x) + begin * tile.groups * 64;
-            part.out = out + panel * kPanel + begin * args.out_stride;
-            part.line_begin = static_cast<int>(lines * block / blocks.count);
-            part.line_end = static_cast<int>(lines * (block + 1) / blocks.count);
-            kTiles<Format>[blocks.rows(block)](part);
-        }
-        tile.weight += tile.panel_bytes;
-        tile.out += kPanel;
-        if (tile.bias) tile.bias += kPanel;
-    }
-}
-
+// Every panel is used by all row blocks before the next one; few rows take several panels at a time.
 template <class Format>
 void multiply(const LinearArgs& args, std::int64_t begin, std::int64_t end) {
+    const RowBlocks blocks(args.rows);
     Tile tile{};
     tile.groups = groups_of<Format>(args);
     tile.panel_bytes = tile.groups * Format::group_bytes;
-    tile.weight = static_cast<const char*>(args.weight) + begin * tile.panel_bytes;
-    tile.bias = args.bias ? args.bias + begin * kPanel : nullptr;
-    tile.out = args.out + begin * kPanel;
-    tile.out_stride = args.out_stride;
-    tile.columns = args.out_features - begin * kPanel;
-    if (args.rows <= kFewRows) {
-        multiply_few_rows<Format>(args, tile, end - begin);
-    } else {
-        multiply_many_rows<Format>(args, tile, end - begin);
+    for (std::int64_t panel = begin; panel < end;) {
+        const bool wide = args.rows <= kFewRows && end - panel >= kFewRowsPanels;
+        const auto* tiles = wide ? kWideTiles<Format> : kTiles<Format>;
+        tile.weight = static_cast<const char*>(args.weight) + panel * tile.panel_bytes;
+        tile.bias = args.bias ? args.bias + panel * kPanel : nullptr;
+        tile.columns = args.out_features - panel * kPanel;
+        tile.out_stride = args.out_stride;
+        for (std::int64_t block = 0; block < blocks.count; ++block) {
+            const std::int64_t row = blocks.begin(block);
+            tile.x = static_cast<const char*>(args.packed_x) + row * tile.groups * 64;
+            tile.out = args.out + row * args.out_stride + panel * kPanel;
+            tiles[blocks.rows(block)](tile);
+        }
+        panel += wide ? kFewRowsPanels : 1;
     }
 }
 

@@ -18,25 +18,21 @@ struct Tile {
     float* out;
     std::int64_t out_stride;
     std::int64_t columns;  // outputs that exist from ``out`` on; the rest of the panels is padding
-    // Prefetching: of each group of the panels at ``ahead``, this tile fetches lines [line_begin, line_end).
-    const char* ahead;
-    int line_begin;
-    int line_end;
-    bool streaming;  // into the nearest cache: the lines are used at once
 };
 
 using TileFunction = void (*)(const Tile&);
 
-template <int Panels, int GroupBytes>
-inline void prefetch_group(const Tile& tile, std::int64_t group) {
-    const char* line = tile.ahead + group * GroupBytes;
-    for (int panel = 0; panel < Panels; ++panel, line += tile.panel_bytes) {
-        if (tile.streaming) {
-            for (int i = tile.line_begin; i < tile.line_end; ++i) __builtin_prefetch(line + i * 64, 0, 3);
-        } else {
-            for (int i = tile.line_begin; i < tile.line_end; ++i) __builtin_prefetch(line + i * 64, 0, 2);
-        }
-    }
+// Every step over k fetches the weights that it will want so many bytes later, a line or two at a time. Evenly spaced
+// fetches are what counts: a burst of a whole group fills the line buffers and holds up the loads behind it, which cost
+// 10 % at one row and 30 % at sixteen. They run past a panel's end into the next one, which is wanted next, and at the
+// end of all past the memory, which is harmless.
+constexpr std::int64_t kAheadBytes = 4096;
+
+template <int Lines, int P>
+inline void prefetch(const char* weight, std::int64_t panel_bytes) {
+    for (int panel = 0; panel < P; ++panel)
+        for (int line = 0; line < Lines; ++line)
+            __builtin_prefetch(weight + panel * panel_bytes + kAheadBytes + line * 64);
 }
 
 }  // namespace

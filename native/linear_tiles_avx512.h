@@ -10,8 +10,8 @@ namespace {
 
 constexpr int kPanel = 32;
 constexpr int kMaxRows = 14;
-constexpr int kFewRows = 4;        // up to here the weights' stream is the limit
-constexpr int kFewRowsPanels = 2;  // two streams of memory, and enough accumulators for one row
+constexpr int kFewRows = 6;        // up to here two panels side by side fit the registers
+constexpr int kFewRowsPanels = 2;  // two streams of memory are faster than one, and hide the latency of a single row
 
 template <int R, int P>
 inline void store_tile(const Tile& tile, const __m512 (&sum)[R][2 * P]) {
@@ -50,10 +50,10 @@ struct F32 {
         const float* x = reinterpret_cast<const float*>(tile.x);
         const char* weight = tile.weight;
         for (std::int64_t g = 0; g < tile.groups; ++g) {
-            prefetch_group<P, group_bytes>(tile, g);
             for (int quarter = 0; quarter < 4; ++quarter) {
 #pragma GCC unroll 4
                 for (int k = 0; k < 4; ++k) {
+                    prefetch<2, P>(weight + k * 128, tile.panel_bytes);
                     __m512 w[2 * P];
 #pragma GCC unroll 4
                     for (int v = 0; v < 2 * P; ++v)
@@ -97,10 +97,10 @@ struct BF16 {
         const int* x = reinterpret_cast<const int*>(tile.x);  // pairs of bf16
         const char* weight = tile.weight;
         for (std::int64_t g = 0; g < tile.groups; ++g) {
-            prefetch_group<P, group_bytes>(tile, g);
             for (int quarter = 0; quarter < 4; ++quarter) {
 #pragma GCC unroll 4
                 for (int k = 0; k < 4; ++k) {
+                    prefetch<2, P>(weight + k * 128, tile.panel_bytes);
                     __m512bh w[2 * P];
 #pragma GCC unroll 4
                     for (int v = 0; v < 2 * P; ++v)
@@ -135,6 +135,7 @@ constexpr TileFunction kWideTiles[kFewRows + 1] = {
     nullptr,
     Format::template multiply<1, kFewRowsPanels>, Format::template multiply<2, kFewRowsPanels>,
     Format::template multiply<3, kFewRowsPanels>, Format::template multiply<4, kFewRowsPanels>,
+    Format::template multiply<5, kFewRowsPanels>, Format::template multiply<6, kFewRowsPanels>,
 };
 
 }  // namespace

@@ -14,26 +14,30 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 }  // namespace
 
 double probe_bandwidth(Runtime& runtime) {
-    constexpr std::int64_t chunk = 1 << 20, chunks = 256;  // as much as the weights of a small model
-    constexpr int repeats = 8;
+    // As much memory as the weights of a small model, so that caches hold no more of it than of them; timed in windows
+    // of a millisecond, so that a neighbour on the processor does not enter the best one.
+    constexpr std::int64_t chunk = 1 << 20, window = 16, windows = 16;
+    constexpr int passes = 4;
     const std::lock_guard lock(runtime.mutex());
-    const HugeMapping memory(chunk * chunks);
-    runtime.pool().parallel_for(chunks, [&](std::int64_t i, int) { std::memset(memory.data() + i * chunk, 1, chunk); });
+    const HugeMapping memory(chunk * window * windows);
+    const auto over_window = [&](std::int64_t first, auto&& body) {
+        runtime.pool().parallel_for(window, [&](std::int64_t i, int) { body(memory.data() + (first + i) * chunk); });
+    };
+    for (std::int64_t w = 0; w < windows; ++w)
+        over_window(w * window, [](std::byte* data) { std::memset(data, 1, chunk); });
     double best = 0;
     std::atomic<std::uint64_t> sink{0};
-    for (int repeat = 0; repeat < repeats; ++repeat) {
+    for (std::int64_t w = 0; w < passes * windows; ++w) {
         const auto start = Clock::now();
-        runtime.pool().parallel_for(chunks, [&](std::int64_t i, int) {
-            sink += runtime.path().probe.read(memory.data() + i * chunk, chunk);
-        });
-        best = std::max(best, static_cast<double>(chunk * chunks) / seconds_since(start));
+        over_window(w % windows * window, [&](std::byte* data) { sink += runtime.path().probe.read(data, chunk); });
+        best = std::max(best, static_cast<double>(chunk * window) / seconds_since(start));
     }
     return best * 1e-9;
 }
 
 double probe_flops(Runtime& runtime, ElementType type) {
     constexpr std::int64_t rounds = 20000;  // some 100 microseconds
-    constexpr int repeats = 20;
+    constexpr int repeats = 100;
     const std::lock_guard lock(runtime.mutex());
     const auto multiply =
         type == ElementType::bf16 ? runtime.path().probe.multiply_bf16 : runtime.path().probe.multiply_f32;

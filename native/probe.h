@@ -6,7 +6,7 @@
 namespace octavo {
 
 struct ProbeKernels {
-    // Reads ``bytes`` (a multiple of 1024) once; the result only keeps the compiler from dropping the loads.
+    // Reads ``bytes`` (a multiple of 128) once; the result only keeps the compiler from dropping the loads.
     std::uint64_t (*read)(const void* data, std::int64_t bytes);
     // Multiply-adds on registers alone; returns the floating-point operations done.
     double (*multiply_f32)(std::int64_t rounds, float* sink);

@@ -10,13 +10,22 @@
 namespace octavo::OCTAVO_PATH {
 namespace {
 
+// Two streams, each line fetched 4 KiB ahead: the fastest way to read that was found.
 std::uint64_t read(const void* data, std::int64_t bytes) {
-    const auto* words = static_cast<const std::uint64_t*>(data);
-    std::uint64_t lanes[32] = {};
-    for (std::int64_t i = 0; i + 32 <= bytes / 8; i += 32)
-        for (int lane = 0; lane < 32; ++lane) lanes[lane] += words[i + lane];
+    constexpr int words_of_line = 8;
+    const auto* first = static_cast<const std::uint64_t*>(data);
+    const auto* second = first + bytes / 16;
+    std::uint64_t lanes[2 * words_of_line] = {};
+    for (std::int64_t i = 0; i < bytes / 16; i += words_of_line) {
+        __builtin_prefetch(first + i + 512);
+        __builtin_prefetch(second + i + 512);
+        for (int word = 0; word < words_of_line; ++word) {
+            lanes[word] += first[i + word];
+            lanes[words_of_line + word] += second[i + word];
+        }
+    }
     std::uint64_t sum = 0;
-    for (int lane = 0; lane < 32; ++lane) sum += lanes[lane];
+    for (const std::uint64_t lane : lanes) sum += lane;
     return sum;
 }
 
