@@ -57,13 +57,14 @@ def _nucleus(values: Scaled, ids: Ids | None, top_p: float) -> Ids:
     Tokens far less likely than the first are left aside before sorting. Whether the others hold enough is checked, so
     the distance is a guess about speed and never about the answer.
     """
-    likelihoods = weights(values)
-    wanted = top_p * float(likelihoods.sum(dtype=np.float64))
-    for distance in (3.0, 6.0, 10.0, 16.0, math.inf):
-        near = values >= -distance
-        if distance == math.inf or float((likelihoods * near).sum(dtype=np.float64)) >= wanted:
+    wanted = top_p * float(weights(values).sum())
+    near = values
+    for distance in (5.0, 10.0):
+        likely = values[np.flatnonzero(values >= -distance)]
+        if float(weights(likely).sum()) >= wanted:
+            near = likely
             break
-    falling = np.sort(values[np.flatnonzero(near)])[::-1]
+    falling = np.sort(near)[::-1]
     running = np.cumsum(weights(falling).astype(np.float64))
     # The two sums may differ in their last bits; where they do, all of them are the nucleus.
     count = min(int(np.searchsorted(running, wanted, side="left")) + 1, len(falling))
@@ -96,6 +97,8 @@ def _first_above(running: NDArray[np.float64], target: float) -> int:
 
 def weights(scaled: Scaled) -> Scaled:
     """exp(``scaled``), and 0 below ``FAINTEST``. The shape stays."""
+    if scaled.min() >= FAINTEST:
+        return np.exp(scaled)  # type: ignore[no-any-return]
     result: Scaled = np.exp(np.maximum(scaled, FAINTEST))
     result *= scaled >= FAINTEST
     return result
