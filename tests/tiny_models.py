@@ -249,7 +249,7 @@ def write_gguf(model: TinyModel, path: Path, encoding: str = "F32") -> Path:
     """All matrices in ``encoding`` (a name of GGMLQuantizationType), vectors in F32, as converters do."""
     _, a = from_hf_config(Fields(model.name, model.config))
     family = next(f for f in FAMILIES if f.name == a.family)
-    arch = "llama" if a.family == "mistral" else family.gguf_architecture
+    arch = family.gguf_architecture or "llama"
     writer = GGUFWriter(str(path), arch)
     writer.add_block_count(a.num_layers)
     writer.add_context_length(model.max_len)

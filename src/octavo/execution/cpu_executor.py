@@ -13,6 +13,7 @@ from octavo.core.model_spec import ModelSpec
 from octavo.core.plan import StepPlan, StepResult
 from octavo.core.request import Request
 from octavo.execution.loading import LoadedModel
+from octavo.execution.logit_rows import LogitRows, logit_rows
 from octavo.execution.model import describe
 from octavo.execution.recorder import Recorder
 from octavo.execution.sampler import Sampler
@@ -20,15 +21,12 @@ from octavo.execution.sampler import Sampler
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Running:
-    """A step between ``submit`` and ``collect``: which tokens get logits, in the order in which those lie."""
+    """A step between ``submit`` and ``collect``."""
 
     plan: StepPlan
-    tokens: NDArray[np.int32]
-    """int32 [L]: flat token indices."""
-    sampled: NDArray[np.intp]
-    """[S]: which of the L are sampled from."""
-    prompt: tuple[tuple[int, Request, slice, NDArray[np.int32]], ...]
-    """(row, request, its logits among the L, their positions: the tokens after them are in the prompt)."""
+    wanted: LogitRows
+    logits: NDArray[np.float32]
+    """float32 [L, vocab]; mostly a view of the executor's buffer, which the next ``submit`` writes over."""
 
 
 class CpuExecutor:
@@ -61,7 +59,6 @@ class CpuExecutor:
         self._sampler = Sampler(spec.vocab_size, model.eos_token_ids)
         self._scoring: dict[int, Request] = {}
         """Row -> request, for the rows whose request asked for the log-probabilities of its prompt."""
-        self._vocab_size = spec.vocab_size
         self._logits = np.empty((max_num_seqs, spec.vocab_size), np.float32)
         self._last: NDArray[np.float32] = self._logits[:0]
 
@@ -81,7 +78,8 @@ class CpuExecutor:
                 self._scoring[start.row] = start.request
         if len(plan.copies):
             self.kv.copy_blocks(plan.copies)
-        wanted = self._wanted(plan)
+        wanted = logit_rows(plan, self._scoring)
+        logits = self._room(len(wanted.tokens))
         if len(plan.rows):
             self.program.run(
                 plan.token_ids,
@@ -90,55 +88,29 @@ class CpuExecutor:
                 plan.block_table,
                 plan.rows,
                 wanted.tokens,
-                self._room(len(wanted.tokens)),
+                logits,
             )
-        return wanted
+        return _Running(plan, wanted, logits)
 
     def collect(self, handle: object) -> StepResult:
         """Sample from the logits that ``submit`` left behind; call it once, before the next ``submit``."""
         assert isinstance(handle, _Running), "collect takes what submit gave"
-        plan, wanted = handle.plan, handle
-        logits = self._room(len(wanted.tokens))
+        plan, wanted, logits = handle.plan, handle.wanted, handle.logits
         prompt_logprobs = {
-            row: self._sampler.prompt_logprobs(request, positions, logits[where])
-            for row, request, where, positions in wanted.prompt
+            prompt.row: self._sampler.prompt_logprobs(prompt.request, prompt.positions, logits[prompt.rows])
+            for prompt in wanted.prompts
         }
-        # Without scored prompts every wanted row is sampled from: no copy.
-        self._last = logits if len(wanted.sampled) == len(logits) else logits[wanted.sampled]
+        # Without scored prompts every row of the logits is sampled from: no copy.
+        self._last = logits[wanted.sampled] if wanted.prompts else logits
         positions = (plan.computed + plan.scheduled)[plan.samples]
         tokens, stopped, logprobs = self._sampler.sample(plan.rows[plan.samples], positions, self._last)
         return StepResult(tokens, stopped, logprobs, prompt_logprobs)
 
     def _room(self, rows: int) -> NDArray[np.float32]:
-        """The logits' buffer for ``rows`` rows; it grows only where prompts are scored."""
-        if rows > len(self._logits):
-            self._logits = np.empty((rows, self._vocab_size), np.float32)
-        return self._logits[:rows]
-
-    def _wanted(self, plan: StepPlan) -> _Running:
-        ends = np.cumsum(plan.scheduled, dtype=np.int32)
-        last_tokens = ends[plan.samples] - np.int32(1)
-        if not self._scoring or self._scoring.keys().isdisjoint(plan.rows.tolist()):
-            return _Running(plan, last_tokens, np.arange(len(last_tokens)), ())
-        tokens: list[NDArray[np.int32]] = []
-        sampled, prompt, count = [], [], 0
-        for i, (row, end) in enumerate(zip(plan.rows.tolist(), ends.tolist(), strict=True)):
-            computed, scheduled = int(plan.computed[i]), int(plan.scheduled[i])
-            request = self._scoring.get(row)
-            length = 0 if request is None else len(request.prompt_token_ids)
-            # A token at position p predicts the one at p + 1: those that predict a prompt token, then the newest.
-            scored = max(0, min(scheduled, length - 1 - computed))
-            if request is not None and scored:
-                positions = np.arange(computed, computed + scored, dtype=np.int32)
-                prompt.append((row, request, slice(count, count + scored), positions))
-                tokens.append(np.arange(end - scheduled, end - scheduled + scored, dtype=np.int32))
-                count += scored
-            if plan.samples[i]:
-                sampled.append(count)
-                tokens.append(np.array([end - 1], np.int32))
-                count += 1
-        flat = np.concatenate(tokens) if tokens else np.empty(0, np.int32)
-        return _Running(plan, flat, np.array(sampled, np.intp), tuple(prompt))
+        """Room for ``rows`` rows of logits: the buffer, or, for a long prompt that is scored, memory for this step."""
+        if rows <= len(self._logits):
+            return self._logits[:rows]
+        return np.empty((rows, self._logits.shape[1]), np.float32)
 
 
 def _runtime(path: str | None, threads: int) -> _native.Runtime:

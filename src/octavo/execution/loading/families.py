@@ -17,7 +17,8 @@ class Family:
 
     name: str
     hf_architecture: str
-    gguf_architecture: str
+    gguf_architecture: str | None
+    """None: GGUF files of this family call themselves by another's name."""
     gguf_permuted: bool
     """Whether GGUF files interleave the two halves of each query and key head (llama's rotary order)."""
     qkv_bias: bool | None = None
@@ -29,7 +30,7 @@ class Family:
 
 FAMILIES = (
     Family("llama", "LlamaForCausalLM", "llama", gguf_permuted=True),
-    Family("mistral", "MistralForCausalLM", "mistral", gguf_permuted=True, qkv_bias=False),
+    Family("mistral", "MistralForCausalLM", None, gguf_permuted=True, qkv_bias=False),
     Family(
         "qwen2", "Qwen2ForCausalLM", "qwen2", gguf_permuted=False, qkv_bias=True, sliding_window_switch=True
     ),
@@ -37,7 +38,7 @@ FAMILIES = (
         "qwen3", "Qwen3ForCausalLM", "qwen3", gguf_permuted=False, qk_norm=True, sliding_window_switch=True
     ),
 )
-"""GGUF files of Mistral models call themselves llama; the name ``mistral`` there is kept for the newer converters."""
+"""GGUF files of Mistral models call themselves llama, which describes them as well."""
 
 
 def from_hf_config(config: Fields) -> tuple[Family, Architecture]:
@@ -135,7 +136,7 @@ def from_gguf(
     name = Fields(source, metadata).text("general.architecture")
     family = next((f for f in FAMILIES if f.gguf_architecture == name), None)
     if family is None:
-        known = ", ".join(f.gguf_architecture for f in FAMILIES)
+        known = ", ".join(f.gguf_architecture for f in FAMILIES if f.gguf_architecture)
         raise model_error(f"{source}: the architecture {name!r} is not supported; supported are {known}")
     fields = Fields(source, metadata, f"{name}.")
     if fields.integer("expert_count", 0, at_least=0):

@@ -33,9 +33,6 @@ class Weights:
     def __contains__(self, name: str) -> bool:
         return name in self._tensors
 
-    def __iter__(self) -> object:
-        return iter(self._tensors)
-
     @property
     def num_parameters(self) -> int:
         return sum(math.prod(tensor.shape) for tensor in self._tensors.values())
