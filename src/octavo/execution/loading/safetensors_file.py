@@ -18,6 +18,8 @@ from octavo.execution.loading.problems import model_error
 from octavo.execution.loading.stored import StoredTensor
 
 _ENCODINGS = {"F32": F32, "F16": F16, "BF16": BF16}
+_NO_WEIGHTS = ("BOOL", "I8", "U8", "I16", "U16", "I32", "U32", "I64", "U64")
+"""Types of what some files carry beside their weights: positions, masks."""
 _HEADER_BYTES_MAX = 100_000_000
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
@@ -81,8 +83,12 @@ def _tensor(path: Path, name: str, entry: Any, data: Bytes, base: int) -> Stored
         raise model_error(
             f"{path} is truncated: tensor {name} ends at byte {base + end}, the file has {len(data)}"
         )
-    if kind not in _ENCODINGS or not shape or min(shape) < 1:
+    if kind in _NO_WEIGHTS or not shape:
         return None
+    if kind not in _ENCODINGS or min(shape) < 1:
+        raise model_error(
+            f"{path}: tensor {name} is {kind} {list(shape)}; weights of {', '.join(_ENCODINGS)} can be read"
+        )
     encoding = _ENCODINGS[kind]
     nbytes = math.prod(shape) * encoding.nbytes
     if start < 0 or end - start != nbytes:

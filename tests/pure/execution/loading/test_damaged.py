@@ -97,6 +97,28 @@ def test_a_damaged_safetensors_header(folder: Path, damage: Callable[[bytes], by
     refused(folder, str(path), word)
 
 
+def test_safetensors_with_one_byte_changed_never_end_in_a_traceback(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    data = path.read_bytes()
+    header_bytes = 8 + int.from_bytes(data[:8], "little")
+    places = [*range(40), *np.random.default_rng(0).integers(0, header_bytes, 200)]
+    refusals = 0
+    for place in places:
+        changed = bytearray(data)
+        changed[place] ^= 1 + place % 255
+        path.write_bytes(changed)
+        try:
+            read_everything(folder)
+        except ModelError:
+            refusals += 1
+    assert refusals > 150
+
+
+def test_weights_of_an_unsupported_type(folder: Path) -> None:
+    patched(folder / "model.safetensors", b'"F32"', b'"F64"')
+    refused(folder, "model.embed_tokens.weight is F64", "BF16")
+
+
 def test_a_tensor_is_missing_or_of_another_type(folder: Path) -> None:
     weights = tiny_weights(LLAMA)
     removed = weights.pop("model.layers.1.self_attn.k_proj.weight")
