@@ -19,7 +19,7 @@ class IncrementalDetokenizer:
     def __init__(
         self, tokenizer: Tokenizer, prompt_tail_ids: Sequence[int] = (), skip_special_tokens: bool = True
     ) -> None:
-        """``prompt_tail_ids``: tokens before the first one, at least the last few.
+        """``prompt_tail_ids``: tokens before the first one, or the last few of them.
 
         They add no text, but a character that the prompt began is finished by the answer, and the first answer token
         of a SentencePiece model keeps its leading space. Empty: the answer is a text of its own.
@@ -28,8 +28,17 @@ class IncrementalDetokenizer:
         self._skipped = tokenizer.special_token_ids if skip_special_tokens else frozenset()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._strip_next = tokenizer.strips_leading_space
-        for token_id in prompt_tail_ids:
+        for token_id in self._last_bytes(prompt_tail_ids):
             self.push(token_id)
+
+    def _last_bytes(self, token_ids: Sequence[int]) -> Sequence[int]:
+        """The end of ``token_ids`` that holds at least 4 bytes: no character reaches further back."""
+        first, size = len(token_ids), 0
+        while first and size < 4:
+            first -= 1
+            if token_ids[first] not in self._skipped:
+                size += len(self._tokenizer.token_bytes(token_ids[first]))
+        return token_ids[first:]
 
     def push(self, token_id: int) -> str:
         """The text that became certain with this token; may be empty."""

@@ -62,7 +62,7 @@ def plain_distribution(logits: Any, params: SamplingParams) -> Floats:
     scaled = np.array(logits, np.float64) / params.temperature
     probabilities = np.exp(scaled - scaled.max())
     probabilities[probabilities < params.min_p] = 0.0
-    order = sorted(range(len(scaled)), key=lambda token: (-probabilities[token], token))
+    order = sorted(range(len(scaled)), key=lambda token: (-scaled[token], token))
     if params.top_k > 0:
         probabilities[order[params.top_k :]] = 0.0
     probabilities /= probabilities.sum()
