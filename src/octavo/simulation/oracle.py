@@ -24,6 +24,10 @@ class TrueLengths:
     def forget(self, request_id: str) -> None:
         self._output.pop(request_id, None)
 
+    def of(self, request_id: str) -> int:
+        """True output tokens of a request."""
+        return self._output[request_id]
+
     def exact(self, claim: Claim) -> int:
         """Prompt and true output (``claim`` is a request's first: a contiguous chunk is never preempted)."""
         return min(len(claim.token_ids) + self._output[claim.request_id], claim.limit)

@@ -99,6 +99,8 @@ class Report:
         self.ttft = Quantiles()
         self.tpot = Quantiles()
         self.e2e = Quantiles()
+        self.normalized_latency = Quantiles()
+        """End-to-end time over output tokens."""
         self.series = Series((*TAKEN, "free", "running", "waiting"), width=series_width)
         self.first_blocked: Blocked | None = None
         """The first time that external fragmentation kept a request out (in the warm-up, too)."""
@@ -225,6 +227,7 @@ class Report:
         tpot = (now - first) / (event.output_tokens - 1) if event.output_tokens > 1 else 0.0
         self.ttft.add(ttft)
         self.e2e.add(e2e)
+        self.normalized_latency.add(e2e / max(event.output_tokens, 1))
         if event.output_tokens > 1:
             self.tpot.add(tpot)
         if self.slo is not None:
@@ -298,6 +301,7 @@ class Report:
             "ttft": self.ttft.summary(),
             "tpot": self.tpot.summary(),
             "e2e": self.e2e.summary(),
+            "normalized_latency": self.normalized_latency.summary(),
             "hit_rate": self.hit_rate,
             "effective": self.effective,
             "running_mean": self.mean_over_time("running"),

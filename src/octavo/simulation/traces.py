@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.core.errors import ConfigError
-from octavo.simulation.trace_files import (
+from octavo.telemetry.checked_lines import (
     SECONDS_MAX,
     Record,
     complain,

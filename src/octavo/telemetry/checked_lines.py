@@ -1,4 +1,4 @@
-"""Lines of a trace file, plain or .gz, with checked fields. Every complaint names the file and the line."""
+"""Lines of a trace or recording, plain or .gz, with checked fields. Every complaint names the file and the line."""
 
 from __future__ import annotations
 

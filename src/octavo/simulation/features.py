@@ -1,0 +1,39 @@
+"""What a step's price depends on: a few sums over its plan."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from octavo.core.plan import StepPlan
+
+
+class PlanFeatures(NamedTuple):
+    """Counts of one step; everything that a cost model may look at."""
+
+    tokens: int
+    """Tokens that are computed."""
+    sequences: int
+    """Rows in the step."""
+    sampled: int
+    """Rows whose logits are computed."""
+    kv_tokens: int
+    """Tokens whose keys and values are read: of each row all that it has at the step's end, once."""
+    pairs: int
+    """(query, key) pairs of causal attention, per head and layer."""
+    copied_blocks: int = 0
+    """Blocks that are copied before the step (copy-on-write)."""
+
+
+def features(plan: StepPlan) -> PlanFeatures:
+    sequences = len(plan.rows)
+    tokens = plan.num_tokens
+    if tokens == sequences:  # one token each: it looks at everything before it and at itself
+        context = int(plan.computed.sum(dtype=np.int64)) + tokens
+        return PlanFeatures(tokens, sequences, int(plan.samples.sum()), context, context, len(plan.copies))
+    computed, scheduled = plan.computed.astype(np.int64), plan.scheduled.astype(np.int64)
+    pairs = int((scheduled * computed + scheduled * (scheduled + 1) // 2).sum())
+    return PlanFeatures(
+        tokens, sequences, int(plan.samples.sum()), int(computed.sum()) + tokens, pairs, len(plan.copies)
+    )

@@ -1,0 +1,135 @@
+"""A recorded run again: the recorded requests and results through a fresh scheduler, decision by decision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from octavo.core.errors import RequestError
+from octavo.core.events import Finished, StepRecord
+from octavo.core.plan import StepPlan
+from octavo.scheduling.scheduler import Scheduler
+from octavo.simulation.content import content_key
+from octavo.simulation.driver import build_scheduler
+from octavo.simulation.requests import SimulatedRequest
+from octavo.simulation.workloads import ANSWER
+from octavo.telemetry.recording_reader import Added, Ended, Recording, Stepped
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A decision that came out otherwise."""
+
+    step: int
+    what: str
+    """The plan's field, or ``events``, ``pool``, ``finished``, ``no step``."""
+    recorded: str
+    replayed: str
+
+    def __str__(self) -> str:
+        return f"step {self.step}: {self.what} was {self.recorded} and is {self.replayed}"
+
+
+def written_blocks(plan: StepPlan, block_size: int) -> list[list[int]]:
+    """The physical blocks into which each row of a plan writes."""
+    begins = (plan.computed // block_size).tolist()
+    ends = (-(-(plan.computed + plan.scheduled) // block_size)).tolist()
+    return [
+        plan.block_table[row, begin:end].tolist()
+        for row, begin, end in zip(plan.rows.tolist(), begins, ends, strict=True)
+    ]
+
+
+def differing(recorded: StepPlan, replayed: StepPlan, block_size: int) -> Iterator[Difference]:
+    """What two plans decide differently: everything but the table's entries that neither writes to."""
+
+    def tell(what: str, a: object, b: object) -> Difference:
+        return Difference(recorded.step, what, str(a), str(b))
+
+    for name in ("step", "ended"):
+        if getattr(recorded, name) != getattr(replayed, name):
+            yield tell(name, getattr(recorded, name), getattr(replayed, name))
+    same_shape = True
+    for name in ("rows", "computed", "scheduled", "samples", "token_ids", "copies"):
+        a, b = getattr(recorded, name), getattr(replayed, name)
+        if not np.array_equal(a, b):
+            same_shape = False
+            yield tell(name, a.tolist(), b.tolist())
+    starts = [
+        [
+            (start.row, start.request.request_id, len(start.output_token_ids), start.cached_tokens)
+            for start in plan.started
+        ]
+        for plan in (recorded, replayed)
+    ]
+    if starts[0] != starts[1]:
+        yield tell("started", starts[0], starts[1])
+    if same_shape:
+        blocks = [written_blocks(plan, block_size) for plan in (recorded, replayed)]
+        if blocks[0] != blocks[1]:
+            yield tell("blocks", blocks[0], blocks[1])
+
+
+def replay_recording(path: Path) -> tuple[int, list[Difference]]:
+    """(steps that agree, differences of the first step that has any). No difference: the run is reproduced.
+
+    Decisions after a different one differ because of it, so the replay stops there. Raises ConfigError for a damaged
+    recording.
+    """
+    recording = Recording(path)
+    cache = recording.header.cache
+    scheduler = build_scheduler(cache, recording.header.scheduler)
+    steps = 0
+    for item in recording.items():
+        if isinstance(item, Added):
+            try:
+                scheduler.add(item.request)
+            except RequestError:
+                continue  # its refusal is an event of the next record
+        elif isinstance(item, Ended):
+            scheduler.finish(item.request_id, item.reason)
+        else:
+            found = _compare(item.record, scheduler, cache.block_size)
+            if found:
+                return steps, found
+            steps += 1
+    return steps, []
+
+
+def _compare(recorded: StepRecord, scheduler: Scheduler, block_size: int) -> list[Difference]:
+    """Plan the step, compare, and if nothing differs apply the recorded result and compare again."""
+    step = recorded.plan.step
+    plan = scheduler.plan()
+    if plan is None:
+        return [Difference(step, "no step", f"{len(recorded.plan.rows)} rows", "nothing to do")]
+    found = list(differing(recorded.plan, plan, block_size))
+    if found:
+        return found
+    record = scheduler.apply(plan, recorded.result)
+    if not np.array_equal(recorded.finished, record.finished):
+        found.append(Difference(step, "finished", str(recorded.finished), str(record.finished)))
+    for what in ("events", "pool", "running", "waiting", "waste"):
+        a, b = getattr(recorded, what), getattr(record, what)
+        if a != b:
+            found.append(Difference(step, what, str(a), str(b)))
+    return found
+
+
+def recorded_requests(path: Path) -> Iterator[SimulatedRequest]:
+    """The requests of a recording with their times and true lengths, for a run under other settings.
+
+    A request that had not ended when the recording did is played with what it had; one that never got a token with 1.
+    """
+    outputs: dict[str, int] = {}
+    for item in Recording(path).items():
+        if isinstance(item, Stepped):
+            for event in item.record.events:
+                if isinstance(event, Finished):
+                    outputs[event.request_id] = event.output_tokens
+    for number, item in enumerate(item for item in Recording(path).items() if isinstance(item, Added)):
+        assert isinstance(item, Added)
+        output = max(outputs.get(item.request.request_id, 1), 1)
+        yield SimulatedRequest(item.at, item.request, output, content_key(ANSWER, number))

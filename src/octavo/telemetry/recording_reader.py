@@ -1,0 +1,275 @@
+"""Reading a recording back: the same requests, ends and step records, or a ConfigError with file and line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.core.config import CacheConfig, SchedulerConfig
+from octavo.core.errors import OctavoError
+from octavo.core.events import (
+    Admitted,
+    Blocked,
+    Evicted,
+    Finished,
+    PoolState,
+    Preempted,
+    RareEvent,
+    Refused,
+    StepRecord,
+    Waste,
+)
+from octavo.core.plan import FinishReason, RowStart, StepPlan, StepResult
+from octavo.core.request import Request
+from octavo.core.sampling_params import SamplingParams
+from octavo.telemetry.checked_lines import Record, complain, json_records
+from octavo.telemetry.recording import FORMAT, VERSION
+
+EVENTS = {kind.__name__: kind for kind in (Admitted, Preempted, Refused, Blocked, Evicted, Finished)}
+Settings = TypeVar("Settings", CacheConfig, SchedulerConfig)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Added:
+    """A request was handed to the engine."""
+
+    request: Request
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A request was ended from outside."""
+
+    request_id: str
+    reason: FinishReason
+    at: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stepped:
+    """A step. Its plan's ``block_table`` is one matrix that the next step's line changes, as in the engine; blocks of
+    tokens that no step has written yet are 0 in it."""
+
+    record: StepRecord
+    at: float
+
+
+Item = Added | Ended | Stepped
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The settings under which the run was made."""
+
+    cache: CacheConfig
+    scheduler: SchedulerConfig
+    about: dict[str, str]
+
+
+class Recording:
+    """A recorded run. ``header`` is read at once, ``items()`` from the start each time, a line at a time."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises ConfigError if the file is no recording of this version."""
+        self.path = path
+        self.header = _header(next(json_records(path)))
+
+    def items(self) -> Iterator[Item]:
+        lines = json_records(self.path)
+        next(lines)
+        reader = _Reader(self.header)
+        for line in lines:
+            try:
+                yield reader.item(line)
+            except OctavoError:
+                raise
+            except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
+                complain(self.path, line.line, f"the line does not follow from the ones above it ({error!r})")
+
+
+def is_recording(path: Path) -> bool:
+    """Whether a file says of itself that it is one. Raises ConfigError if it cannot be read or is no JSON."""
+    first = next(json_records(path), None)
+    return first is not None and first.fields.get("format") == FORMAT
+
+
+def _header(record: Record) -> Header:
+    found = record.fields
+    if found.get("format") != FORMAT:
+        record.complain(f"the file is no recording: its first line has no format {FORMAT!r}")
+    if found.get("version") != VERSION:
+        record.complain(
+            f"the recording has version {found.get('version')!r}; this Octavo reads version {VERSION}"
+        )
+    about = found.get("about")
+    return Header(
+        _settings(record, "cache", CacheConfig),
+        _settings(record, "scheduler", SchedulerConfig),
+        {str(key): str(value) for key, value in about.items()} if isinstance(about, dict) else {},
+    )
+
+
+def _settings(record: Record, name: str, kind: type[Settings]) -> Settings:
+    found = record.fields.get(name)
+    if not isinstance(found, dict):
+        record.complain(f"{name} is missing")
+    unknown = sorted(set(found) - {field.name for field in fields(kind)})
+    if unknown:
+        record.complain(f"{name}.{unknown[0]} is no setting of this Octavo")
+    try:
+        return kind(**found)
+    except (TypeError, OctavoError) as error:
+        record.complain(f"{name}: {error}")
+
+
+class _Reader:
+    """What the lines so far have told."""
+
+    def __init__(self, header: Header) -> None:
+        self._size = header.cache.block_size
+        rows = header.scheduler.max_num_seqs
+        self._requests: dict[str, Request] = {}
+        self._outputs: dict[str, list[int]] = {}
+        self._tokens: list[list[int]] = [[] for _ in range(rows)]
+        """Known tokens of the request in each row."""
+        self._owner = [""] * rows
+        self._table: NDArray[np.int32] = np.zeros((rows, 64), np.int32)
+        self._rows: NDArray[np.int32] = np.zeros(0, np.int32)
+        self._next: NDArray[np.int32] = np.zeros(0, np.int32)
+
+    def item(self, line: Record) -> Item:
+        found = line.fields
+        if "add" in found:
+            return self._added(line)
+        if "end" in found:
+            if found["end"] not in self._requests:
+                line.complain(f"request {found['end']!r} ends and was not added")
+            return Ended(str(found["end"]), FinishReason[found["reason"]], line.seconds("at"))
+        if "step" not in found:
+            line.complain("the line is neither add, end nor step")
+        return Stepped(self._record(line), line.seconds("at"))
+
+    def _added(self, line: Record) -> Added:
+        found = line.fields
+        request_id = str(found["add"])
+        if request_id in self._requests:
+            line.complain(f"request {request_id!r} was added before and has not ended")
+        prompt = np.array(found["prompt"], np.int32).reshape(-1)
+        prompt.setflags(write=False)
+        given = dict(found.get("sampling", {}))
+        for name in ("stop", "stop_token_ids"):
+            if name in given:
+                given[name] = tuple(given[name])
+        if "logit_bias" in given:
+            given["logit_bias"] = {int(token): bias for token, bias in given["logit_bias"].items()}
+        try:
+            sampling = SamplingParams(**given)
+        except OctavoError as error:
+            line.complain(error.message)
+        request = Request(request_id, prompt, sampling, int(found.get("priority", 0)), found.get("salt"))
+        self._requests[request_id] = request
+        self._outputs[request_id] = []
+        return Added(request, line.seconds("at"))
+
+    def _record(self, line: Record) -> StepRecord:
+        found = line.fields
+        plan = self._plan(line)
+        sampled = np.array(found["sampled"], np.int32)
+        if len(sampled) != int(plan.samples.sum()):
+            line.complain(f"{len(sampled)} sampled tokens for {int(plan.samples.sum())} rows")
+        stopped = np.zeros(len(sampled), np.bool_)
+        stopped[found.get("stopped", [])] = True
+        finished = np.array(found.get("finished", [0] * len(sampled)), np.uint8)
+        request_ids = tuple(self._owner[row] for row in plan.rows.tolist())
+        for row, token in zip(plan.rows[plan.samples].tolist(), sampled.tolist(), strict=True):
+            self._tokens[row].append(token)
+            self._outputs[self._owner[row]].append(token)
+        events = tuple(self._event(line, fields) for fields in found.get("events", []))
+        running, waiting = found["counts"]
+        record = StepRecord(
+            plan=plan,
+            result=StepResult(sampled, stopped),
+            request_ids=request_ids,
+            finished=finished,
+            events=events,
+            pool=PoolState(*found["pool"]),
+            running=running,
+            waiting=waiting,
+            waste=Waste(*found["waste"]),
+        )
+        for event in events:
+            if isinstance(event, Finished | Refused):
+                self._requests.pop(event.request_id, None)
+                self._outputs.pop(event.request_id, None)
+        return record
+
+    def _plan(self, line: Record) -> StepPlan:
+        found = line.fields
+        started = tuple(self._start(line, *start) for start in found.get("started", []))
+        rows = np.array(found["rows"], np.int32) if "rows" in found else self._rows
+        computed = np.array(found["computed"], np.int32) if "computed" in found else self._next
+        count = len(rows)
+        scheduled = (
+            np.array(found["scheduled"], np.int32) if "scheduled" in found else np.ones(count, np.int32)
+        )
+        if not len(computed) == len(scheduled) == count:
+            line.complain(f"{count} rows, but {len(computed)} computed and {len(scheduled)} scheduled counts")
+        samples = np.ones(count, np.bool_)
+        samples[found.get("silent", [])] = False
+        self._learn_blocks(rows, found.get("blocks", []))
+        parts = [
+            self._tokens[row][first : first + length]
+            for row, first, length in zip(rows.tolist(), computed.tolist(), scheduled.tolist(), strict=True)
+        ]
+        token_ids = np.array([token for part in parts for token in part], np.int32)
+        if len(token_ids) != int(scheduled.sum()):
+            line.complain("a row computes tokens that are not known yet")
+        self._rows, self._next = rows, computed + scheduled
+        return StepPlan(
+            step=line.whole("step", 0, 1 << 60),
+            rows=rows,
+            computed=computed,
+            scheduled=scheduled,
+            token_ids=token_ids,
+            samples=samples,
+            block_table=self._table,
+            copies=np.array(found.get("copies", []), np.int32).reshape(-1, 2),
+            started=started,
+            ended=tuple(found.get("ended", [])),
+        )
+
+    def _start(self, line: Record, row: int, request_id: str, kept: int, cached_tokens: int) -> RowStart:
+        request = self._requests.get(request_id)
+        if request is None:
+            line.complain(f"request {request_id!r} starts and was not added")
+        output = self._outputs[request_id] = self._outputs[request_id][:kept]
+        self._owner[row] = request_id
+        self._tokens[row] = request.prompt_token_ids.tolist() + output
+        return RowStart(row, request, np.array(output, np.int32), cached_tokens)
+
+    def _learn_blocks(self, rows: NDArray[np.int32], changes: list[list[int]]) -> None:
+        for position, first, *blocks in changes:
+            last = first + len(blocks)
+            while last > self._table.shape[1]:
+                self._table = np.concatenate((self._table, np.zeros_like(self._table)), axis=1)
+            self._table[rows[position], first:last] = blocks
+
+    def _event(self, line: Record, found: dict[str, Any]) -> RareEvent:
+        kind = EVENTS.get(found.get("kind", ""))
+        if kind is None:
+            line.complain(f"event {found.get('kind')!r} is not known")
+        values = {key: value for key, value in found.items() if key != "kind"}
+        for key in ("pool_before", "pool_after"):
+            if key in values:
+                values[key] = PoolState(**values[key])
+        if kind is Finished:
+            values["reason"] = FinishReason(values["reason"])
+        if kind is Evicted:
+            values["blocks"] = tuple(values["blocks"])
+        return kind(**values)
