@@ -100,8 +100,9 @@ public:
         source_ = {&args.layout,
                    reinterpret_cast<const Element*>(static_cast<const char*>(args.storage) +
                                                     args.layout.block_offset(args.layer, 0)),
-                   args.block_table + item.table_row * args.table_stride, item.context,
-                   reinterpret_cast<Element*>(scratch + map.tiles)};
+                   args.block_table + item.table_row * args.table_stride, item.context};
+        tiles_[0] = reinterpret_cast<Element*>(scratch + map.tiles);
+        tiles_[1] = tiles_[0] + chunk_elements(head_dim_);
     }
 
     void run(float* partials) {
@@ -133,29 +134,37 @@ private:
                        q_ + std::size_t(row) * operands);
     }
 
+    // All heads of a chunk before the next chunk: a block is read while its neighbourhood is open. The tiles of the
+    // next turn are found one turn ahead, so that they are on their way from memory while this turn computes.
     void attend_segment(std::int32_t segment, const SoftmaxState& state) {
         reset(state, rows_, stride_);
         constexpr std::int32_t segment_chunks = segment_tokens / chunk_tokens;
-        for (std::int32_t chunk = segment * segment_chunks; chunk < (segment + 1) * segment_chunks; ++chunk) {
-            const std::int32_t visible = last_position() + 1 - chunk * chunk_tokens;
-            if (visible <= 0) return;
-            const int tiles = visible < chunk_tokens ? (visible + tile_tokens - 1) / tile_tokens : chunk_tiles;
-            // All heads of a chunk before the next chunk: a block is read while its neighbourhood is open.
-            for (std::int32_t head = item_.kv_head; head < item_.kv_head_end; ++head)
-                attend_chunk(chunk, tiles, head, state);
+        const std::int32_t first_chunk = segment * segment_chunks, chunks = last_position() / chunk_tokens + 1;
+        const std::int32_t heads = item_.kv_head_end - item_.kv_head;
+        const std::int32_t turns = ((chunks < first_chunk + segment_chunks ? chunks : first_chunk + segment_chunks) -
+                                    first_chunk) * heads;
+        ChunkTiles<Element> found[2];
+        const auto find = [&](std::int32_t turn) {
+            const std::int32_t chunk = first_chunk + turn / heads, visible = last_position() + 1 - chunk * chunk_tokens;
+            const int count = visible < chunk_tokens ? (visible + tile_tokens - 1) / tile_tokens : chunk_tiles;
+            find_tiles(source_, chunk, count, item_.kv_head + turn % heads, tiles_[turn % 2], found[turn % 2]);
+        };
+        find(0);
+        for (std::int32_t turn = 0; turn < turns; ++turn) {
+            const bool is_last = turn + 1 == turns;
+            if (!is_last) find(turn + 1);
+            attend_chunk(first_chunk + turn / heads, turn % heads, found[turn % 2], found[(turn + !is_last) % 2], state);
         }
     }
 
-    void attend_chunk(std::int32_t chunk, int tiles, std::int32_t kv_head, const SoftmaxState& state) {
-        const int first_row = (kv_head - item_.kv_head) * head_rows_;
-        ChunkTiles<Element> found;
-        find_tiles(source_, chunk, tiles, kv_head, found);
-        const int steps = head_dim_ / P::per_step;
-        const ScoreTask<type> score{found.keys, tiles, steps,
+    void attend_chunk(std::int32_t chunk, std::int32_t head, const ChunkTiles<Element>& tiles,
+                      const ChunkTiles<Element>& next, const SoftmaxState& state) {
+        const int first_row = head * head_rows_, steps = head_dim_ / P::per_step;
+        const ScoreTask<type> score{tiles.keys, tiles.values, tiles.count, steps,
                                     q_ + std::size_t(first_row) * steps * P::operands_per_step, scores_};
         in_row_groups(head_rows_, [&]<int rows>(int row) { score_rows<type, rows>(score, row); });
-        softmax(chunk, tiles, state.maximum + first_row, state.sum + first_row);
-        const WeighTask<type> weigh{found.values, tiles, head_dim_, p_, rescale_,
+        softmax(chunk, tiles.count, state.maximum + first_row, state.sum + first_row);
+        const WeighTask<type> weigh{tiles.values, next.keys, tiles.count, head_dim_, p_, rescale_,
                                     state.acc + std::size_t(first_row) * stride_, stride_};
         in_row_groups(head_rows_, [&]<int rows>(int row) { weigh_rows<type, rows>(weigh, row); });
     }
@@ -164,32 +173,39 @@ private:
     void softmax(std::int32_t chunk, int tiles, float* maximum, float* sum) {
         for (int row = 0; row < head_rows_; ++row) {
             const std::int32_t visible = position(row) + 1 - chunk * chunk_tokens;
-            const float old = maximum[row];
-            maximum[row] = row_maximum(scores_ + row * chunk_tokens, visible, tiles, old);
+            const float old = maximum[row], *scores = scores_ + row * chunk_tokens;
+            if (visible > 0) maximum[row] = row_maximum(scores, visible, tiles, old);
             rescale_[row] = visible > 0 ? old - maximum[row] : 0.0f;
-            added_[row] = row_probabilities(scores_ + row * chunk_tokens, visible, tiles, maximum[row],
-                                            p_ + row * p_stride<type>);
+            added_[row] = row_probabilities(scores, visible, tiles, maximum[row], p_ + row * p_stride<type>);
         }
         for (int row = 0; row < head_rows_; row += lane_count) store(rescale_ + row, exp(load(rescale_ + row)));
         for (int row = 0; row < head_rows_; ++row) sum[row] = sum[row] * rescale_[row] + added_[row];
     }
 
-    static float row_maximum(const float* scores, std::int32_t visible, int tiles, float old) {
+    // Tiles of which a row sees every token.
+    OCTAVO_INLINE static int whole_tiles(std::int32_t visible, int tiles) {
+        return visible <= 0 ? 0 : visible >= tiles * tile_tokens ? tiles : visible / tile_tokens;
+    }
+
+    OCTAVO_INLINE static float row_maximum(const float* scores, std::int32_t visible, int tiles, float old) {
+        const int whole = whole_tiles(visible, tiles);
         Lanes top = broadcast(old);
-        for (int tile = 0; tile < tiles; ++tile) {
-            const Lanes s = load(scores + tile * tile_tokens);
-            top = max(first(visible - tile * tile_tokens, s, top), top);
-        }
+        for (int tile = 0; tile < whole; ++tile) top = max(load(scores + tile * tile_tokens), top);
+        if (whole < tiles) top = max(first(visible - whole * tile_tokens, load(scores + whole * tile_tokens), top), top);
         return reduce_max(top);
     }
 
-    static float row_probabilities(const float* scores, std::int32_t visible, int tiles, float maximum, Operand* out) {
+    OCTAVO_INLINE static float row_probabilities(const float* scores, std::int32_t visible, int tiles, float maximum,
+                                                 Operand* out) {
         constexpr int tile_operands = tile_tokens / P::per_step * P::operands_per_step;
-        Lanes sum = broadcast(0.0f);
-        for (int tile = 0; tile < tiles; ++tile) {
-            const Lanes s = load(scores + tile * tile_tokens);
-            const Lanes p = first(visible - tile * tile_tokens, exp(add(s, broadcast(-maximum))), broadcast(0.0f));
-            sum = put_probabilities(p, sum, out + tile * tile_operands);
+        const int whole = whole_tiles(visible, tiles);
+        const Lanes shift = broadcast(-maximum), zero = broadcast(0.0f);
+        Lanes sum = zero;
+        for (int tile = 0; tile < whole; ++tile)
+            sum = put_probabilities(exp(add(load(scores + tile * tile_tokens), shift)), sum, out + tile * tile_operands);
+        for (int tile = whole; tile < tiles; ++tile) {
+            const Lanes p = exp(add(load(scores + tile * tile_tokens), shift));
+            sum = put_probabilities(first(visible - tile * tile_tokens, p, zero), sum, out + tile * tile_operands);
         }
         return reduce_add(sum);
     }
@@ -215,6 +231,7 @@ private:
     float* rescale_;   // [head_rows], in whole vectors
     float* added_;     // [head_rows]
     TileSource<Element> source_;
+    Element* tiles_[2];   // scratch of two turns
 };
 
 void run_item(const AttentionArgs& args, const AttentionItem& item, float* partials, void* scratch) {

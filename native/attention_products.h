@@ -125,6 +125,7 @@ using TileList = const typename Product<type>::Element* const*;
 template <KvType type>
 struct ScoreTask {
     TileList<type> keys;                          // [tiles]
+    TileList<type> ahead;                         // [tiles] read next: the first rows fetch them meanwhile
     int tiles;
     int steps;                                    // of a key: head_dim / per_step
     const typename Product<type>::Operand* q;     // [rows][steps x operands_per_step]
@@ -176,6 +177,7 @@ void score_rows(const ScoreTask<type>& task, int row) {
 template <KvType type>
 struct WeighTask {
     TileList<type> values;                        // [tiles]
+    TileList<type> ahead;                         // [tiles]
     int tiles;
     int head_dim;
     const typename Product<type>::Operand* p;     // [rows][p_stride]
@@ -188,6 +190,7 @@ template <KvType type, int rows, int vectors, bool half>
 OCTAVO_INLINE void weigh_group(const WeighTask<type>& task, int row, int x) {
     using P = Product<type>;
     constexpr int tile_steps = tile_tokens / P::per_step;
+    const std::size_t step_elements = std::size_t(task.head_dim) * P::per_step;
     const typename P::Operand* p = task.p + std::size_t(row) * p_stride<type>;
     float* acc = task.acc + std::size_t(row) * task.acc_stride + x;
     Lanes sum[rows][vectors];
@@ -198,9 +201,13 @@ OCTAVO_INLINE void weigh_group(const WeighTask<type>& task, int row, int x) {
             sum[r][v] = mul(broadcast(task.scale[row + r]), load(acc + r * task.acc_stride + v * lane_count));
     for (int tile = 0; tile < task.tiles; ++tile, p += tile_steps * P::operands_per_step) {
         const typename P::Element* values = task.values[tile] + std::size_t(x) * P::per_step;
+        const typename P::Element* ahead = task.ahead[tile] + std::size_t(x) * P::per_step;
 #pragma GCC unroll 2
-        for (int step = 0; step < tile_steps; ++step, values += std::size_t(task.head_dim) * P::per_step) {
+        for (int step = 0; step < tile_steps; ++step, values += step_elements, ahead += step_elements) {
             typename P::Vector w[vectors];
+            if (row == 0)
+#pragma GCC unroll 8
+                for (int v = 0; v < vectors; ++v) __builtin_prefetch(ahead + v * P::vector_elements, 0, 2);  // L2
 #pragma GCC unroll 8
             for (int v = 0; v < vectors; ++v)
                 w[v] = half ? P::load_half_vector(values) : P::load_vector(values + v * P::vector_elements);

@@ -13,6 +13,7 @@ constexpr int chunk_tiles = chunk_tokens / tile_tokens;
 // Where the tiles of one head in one chunk are: in their block, or gathered in scratch.
 template <typename Element>
 struct ChunkTiles {
+    int count;
     const Element* keys[chunk_tiles];
     const Element* values[chunk_tiles];
 };
@@ -24,7 +25,6 @@ struct TileSource {
     const Element* layer;          // first element of the layer
     const std::int32_t* blocks;    // the row's line of the block table
     std::int32_t context;          // tokens of the row; slots from there on hold nothing
-    Element* scratch;              // room for 2 x chunk_tiles tiles
 
     OCTAVO_INLINE const Element* head(std::int32_t block, std::int32_t kv_head) const {
         const std::size_t head_elements = layout->head_elements();
@@ -101,16 +101,18 @@ void gather_tile(const TileSource<Element>& source, std::int32_t tile, std::int3
     gather_keys(width, std::int32_t(head_dim * sizeof(Element) / 4), sources, count, reinterpret_cast<char*>(keys));
 }
 
-// The first `count` tiles of a chunk.
+// The first `count` tiles of a chunk; scratch has room for all of a chunk. Entries from there on repeat the first, so
+// that fetching them ahead does no harm.
 template <typename Element>
 void find_tiles(const TileSource<Element>& source, std::int32_t chunk, int count, std::int32_t kv_head,
-                ChunkTiles<Element>& tiles) {
+                Element* scratch, ChunkTiles<Element>& tiles) {
     const KvLayout& layout = *source.layout;
     const std::int32_t block_size = layout.block_size;
     const std::size_t tile_size = std::size_t(tile_tokens) * layout.head_dim;
+    tiles.count = count;
     for (int i = 0; i < count; ++i) {
         const std::int32_t tile = chunk * chunk_tiles + i, begin = tile * tile_tokens;
-        Element* keys = source.scratch + 2 * i * tile_size;
+        Element* keys = scratch + 2 * i * tile_size;
         Element* values = keys + tile_size;
         tiles.keys[i] = keys;
         tiles.values[i] = values;
@@ -119,13 +121,17 @@ void find_tiles(const TileSource<Element>& source, std::int32_t chunk, int count
             continue;
         }
         const Element* head = source.head(source.blocks[begin / block_size], kv_head);
-        tiles.keys[i] = head + begin % block_size * std::size_t(layout.head_dim);
-        tiles.values[i] = tiles.keys[i] + std::size_t(block_size) * layout.head_dim;
+        tiles.keys[i] = head + begin % block_size / tile_tokens * 2 * tile_size;
+        tiles.values[i] = tiles.keys[i] + tile_size;
         if (source.context - begin < tile_tokens) {
             std::memcpy(values, tiles.values[i], tile_size * sizeof(Element));
             zero_values_from(source.context - begin, layout.head_dim, values);
             tiles.values[i] = values;
         }
+    }
+    for (int i = count; i < chunk_tiles; ++i) {
+        tiles.keys[i] = tiles.keys[0];
+        tiles.values[i] = tiles.values[0];
     }
 }
 

@@ -28,9 +28,12 @@ OCTAVO_INLINE std::int64_t partial_floats(std::int32_t rows, std::int32_t head_d
     return std::int64_t(rows) * (acc_stride(head_dim) + 2);
 }
 
+// Elements of all tiles of one head in one chunk, keys and values.
+OCTAVO_INLINE std::size_t chunk_elements(std::int32_t head_dim) { return 2 * std::size_t(chunk_tokens) * head_dim; }
+
 // Byte offsets of an item's arrays in its scratch; each starts on a cache line.
 struct ScratchMap {
-    std::size_t q, segment_acc, total_acc, state, scores, p, rescale, tiles, bytes;
+    std::size_t q, segment_acc, total_acc, state, scores, p, rescale, tiles, bytes;  // tiles: two chunks
 
     OCTAVO_INLINE ScratchMap(std::int32_t heads, std::int32_t head_dim) : bytes(0) {
         const std::size_t rows = item_rows_max(heads), acc = rows * acc_stride(head_dim) * 4;
@@ -41,7 +44,7 @@ struct ScratchMap {
         scores = take(rows * chunk_tokens * 4);
         p = take(rows * chunk_tokens * 4);
         rescale = take(2 * (rows + 16) * 4);
-        tiles = take(2 * std::size_t(chunk_tokens) * head_dim * 4);
+        tiles = take(2 * chunk_elements(head_dim) * 4);
     }
 
 private:
