@@ -12,7 +12,10 @@ from octavo.core.errors import ConfigError
 from octavo.simulation.traces import open_trace, spread
 
 AZURE = "arrival_s,prompt_tokens,output_tokens\n0.0,374,44\n4.314579,396,109\n"
-ORIGINAL = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n"
+ORIGINAL = """TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:15:46.6805900,374,44
+2023-11-16 18:15:50.9951690,396,109
+"""
 LENGTHS = "instruction_tokens,prompt_tokens,output_tokens\n14,39,1\n6,12,0\n"
 TURNS = "conv,turn,prompt_tokens,new_prompt_tokens,output_tokens\n0,0,33,33,256\n0,1,324,35,329\n7,0,5,5,1\n"
 MOONCAKE = "\n".join(
