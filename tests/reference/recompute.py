@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +134,12 @@ def greedy(model: Any, prompt: list[int]) -> dict[str, Any]:
     }
 
 
+def tokenised(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    ids: list[int] = tokenizer(text, add_special_tokens=False).input_ids
+    return ids
+
+
 def real_answers() -> dict[str, Any]:
     """For every prompt: its token ids, the answer's, and logits."""
     gguf = embedded_model_path()
@@ -143,14 +151,16 @@ def real_answers() -> dict[str, Any]:
         ).eval()
         compare_weights(model, gguf)
         model.generation_config.eos_token_id = None
-        answers = {}
-        for name, messages in PROMPTS.items():
-            text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-            prompt = tokenizer(text, add_special_tokens=False).input_ids
-            answers[name] = {"prompt_token_ids": prompt, **greedy(model, prompt)}
-            gap = answers[name]["gap_min"]
-            print(f"{name}: {len(prompt)} tokens, smallest gap {gap}: "
-                  f"{tokenizer.decode(answers[name]['token_ids'])!r}", file=sys.stderr)  # fmt: skip
+        prompts = {name: tokenised(tokenizer, messages) for name, messages in PROMPTS.items()}
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # one prompt a thread: each sum keeps its order
+            found = pool.map(lambda prompt: greedy(model, prompt), prompts.values())
+            answers = {
+                name: {"prompt_token_ids": prompt, **answer}
+                for (name, prompt), answer in zip(prompts.items(), found, strict=True)
+            }
+    for name, answer in answers.items():
+        text = tokenizer.decode(answer["token_ids"])
+        print(f"{name}: smallest gap of two logits {answer['gap_min']}: {text!r}", file=sys.stderr)
     return answers
 
 
