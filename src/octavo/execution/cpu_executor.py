@@ -54,7 +54,8 @@ class CpuExecutor:
         self.runtime = _runtime(path, threads)
         self.kv = _storage(self.runtime, spec, num_blocks, block_size)
         recorder = Recorder(self.runtime)
-        describe(model, recorder, max_model_len or spec.max_model_len)
+        # No position beyond the pool is ever computed: a model made for a million tokens needs no tables for them.
+        describe(model, recorder, min(max_model_len or spec.max_model_len, num_blocks * block_size))
         self.program = recorder.finish(self.kv)
         self._sampler = Sampler(spec.vocab_size, model.eos_token_ids)
         self._scoring: dict[int, Request] = {}

@@ -198,3 +198,12 @@ def test_a_damaged_weight_is_found_at_the_start(tmp_path: Path) -> None:
         ModelError, match=r"model\.layers\.1\.mlp\.down_proj\.weight holds inf at row 5, column 6"
     ):
         CpuExecutor(load_model(folder), num_blocks=1, block_size=8, max_num_seqs=1)
+
+
+def test_a_model_of_a_long_context_takes_no_memory_for_it(tmp_path: Path) -> None:
+    """The rotary tables of 10 ** 12 positions would be 128 TB."""
+    long = replace(TINY_MODELS["llama"], name="long", max_len=10**12)
+    driven = sequences(load_model(write_hf(long, tmp_path / "long"), "f32"))
+    driven.start(0, PROMPT)
+    driven.step({0: len(PROMPT)})
+    assert len(driven.tokens[0]) == len(PROMPT) + 1

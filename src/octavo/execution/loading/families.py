@@ -206,4 +206,6 @@ def _consistent(source: str, a: Architecture) -> Architecture:
             f"{source}: {a.rotary_dim} rotary dimensions of a head of {a.head_dim}; an even number from 2 to "
             f"{a.head_dim} is needed"
         )
+    if a.rope_theta <= 1:
+        raise model_error(f"{source}: the rotary base is {a.rope_theta}; it must be above 1")
     return a

@@ -31,7 +31,7 @@ def read_json(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise model_error(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise model_error(f"{path} is not valid JSON: {error}") from error
     if not isinstance(found, dict):
         raise model_error(f"{path} holds a {type(found).__name__}, not an object")
@@ -64,7 +64,7 @@ def _header(path: Path, data: Bytes) -> tuple[dict[str, Any], int]:
         )
     try:
         header = json.loads(data[8 : 8 + length].tobytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise model_error(
             f"{path} is damaged: its header of {length} bytes is not valid JSON: {error}"
         ) from error

@@ -86,6 +86,7 @@ def test_safetensors_cut_short(folder: Path, kept: int) -> None:
     [
         (lambda data: b"\xff" * 8 + data[8:], "18446744073709551615"),
         (lambda data: data[:8] + b"}" + data[9:], "not valid JSON"),
+        (lambda data: (10**6).to_bytes(8, "little") + b"[" * 10**6, "not valid JSON"),
         (lambda data: data.replace(b'"F32"', b'"F16"', 1), "needs"),
         (lambda data: data.replace(b'"data_offsets"', b'"data_offsetz"', 1), "entry for tensor"),
         (lambda data: data.replace(b'"data_offsets": [0, ', b'"data_offsets": [8, ', 1), "needs"),
@@ -148,6 +149,7 @@ def test_a_number_that_is_none(folder: Path) -> None:
         ({"num_key_value_heads": 4}, ("6 query heads", "4 kv heads")),
         ({"head_dim": 15}, ("15 rotary dimensions",)),
         ({"rms_norm_eps": -1}, ("rms_norm_eps is -1",)),
+        ({"rope_theta": 1}, ("the rotary base is 1",)),
         ({"hidden_act": "gelu"}, ("hidden_act is 'gelu'", "silu")),
         ({"tie_word_embeddings": "yes"}, ("tie_word_embeddings is 'yes'",)),
         ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, ("'longrope'", "yarn")),
@@ -175,7 +177,7 @@ def test_a_wrong_setting(folder: Path, settings: dict[str, Any], words: tuple[st
     refused(folder, *words)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", ""])
+@pytest.mark.parametrize("text", ["{", "[]", "", "[" * 100_000])
 def test_a_config_that_is_no_object(folder: Path, text: str) -> None:
     (folder / "config.json").write_text(text)
     refused(folder, "config.json")
