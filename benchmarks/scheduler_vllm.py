@@ -15,6 +15,11 @@ import time
 from pathlib import Path
 from statistics import median
 
+from scheduler_cases import BLOCK_SIZE, BUDGET, MODEL_LEN, VOCABULARY, Pool, Prompts, run_all
+
+sys.path.remove(
+    str(Path(__file__).resolve().parent)
+)  # transformers would take our kernels.py for its package
 os.environ.update(
     VLLM_LOGGING_LEVEL="ERROR", VLLM_NO_USAGE_STATS="1", HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1"
 )
@@ -32,8 +37,6 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCache
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
-
-from scheduler_cases import BLOCK_SIZE, BUDGET, MODEL_LEN, VOCABULARY, Pool, Prompts, run_all
 
 CPU = time.thread_time_ns
 LAYERS, KV_HEADS, HEAD_DIM = 30, 3, 64

@@ -110,7 +110,10 @@ class Allocator(Protocol):
         """
 
     def fork(self, parent: int, child: int) -> None:
-        """Let an empty row share every block of another, the partial one too. Copies come with the first write."""
+        """Let an empty row share every block of another, the partial one too. Copies come with the first write.
+
+        The parent must have written into each of its blocks: between steps, with its prompt computed.
+        """
 
     def truncate(self, row: int, tokens: int) -> None:
         """Keep a row's first ``tokens`` tokens and release the blocks behind them."""

@@ -15,42 +15,39 @@ from octavo.memory.paged import PagedAllocator
 def audit(allocator: Allocator, tokens: Mapping[int, int]) -> None:
     """``tokens``: for every occupied row, the tokens whose keys and values it holds. Other rows must hold nothing."""
     table = allocator.table
-    occupied = np.zeros(len(table.num_blocks), np.bool_)
-    occupied[list(tokens)] = True
-    assert not table.num_blocks[~occupied].any(), "a row that nobody occupies holds blocks"
-    assert table.entries == table.num_blocks.sum(), "the table's count of entries is off"
-    for row, count in tokens.items():
-        held = int(table.num_blocks[row]) * allocator.block_size
-        assert count <= held, f"row {row} has written {count} tokens into {held} slots"
+    held = table.num_blocks.tolist()
+    assert table.entries == sum(held), "the table's count of entries is off"
+    for row, blocks in enumerate(held):
+        slots, count = blocks * allocator.block_size, tokens.get(row, 0)
+        assert row in tokens or not blocks, f"nobody occupies row {row}, but it holds blocks"
+        assert count <= slots, f"row {row} has written {count} tokens into {slots} slots"
     state = allocator.state()
     assert state.total == allocator.num_blocks, f"{state} does not add up to {allocator.num_blocks} blocks"
     assert min(state.live, state.cached, state.free) >= 0, f"negative count in {state}"
     if isinstance(allocator, PagedAllocator):
         _audit_pool(allocator, table)
         _audit_cache(allocator)
-        _audit_promises(allocator, occupied)
+        _audit_promises(allocator, tokens)
     elif isinstance(allocator, ContiguousAllocator):
         _audit_chunks(allocator, table)
 
 
 def _audit_pool(allocator: PagedAllocator, table: BlockTable) -> None:
     pool = allocator.pool
-    refs = np.zeros(pool.total, np.int32)
+    entries: list[int] = []
     for row in np.flatnonzero(table.num_blocks).tolist():
-        blocks = table.row(row)
-        assert len(np.unique(blocks)) == len(blocks), f"row {row} holds a block twice"
-        refs[blocks] += 1
+        blocks = table.row(row).tolist()
+        assert len(set(blocks)) == len(blocks), f"row {row} holds a block twice"
+        entries += blocks
+    refs = np.bincount(np.array(entries, np.intp), minlength=pool.total)
     wrong = np.flatnonzero(refs != pool.refs)
     assert not wrong.size, (
         f"block {wrong[:1]}: {refs[wrong[:1]]} table entries, {pool.refs[wrong[:1]]} references"
     )
     free, cached = pool.free_blocks(), pool.eviction_order()
-    assert len(np.unique(free)) == len(free) == pool.free, "the free blocks are miscounted"
-    assert len(np.unique(cached)) == len(cached) == pool.cached, "the cached blocks are miscounted"
-    kinds = np.zeros(pool.total, np.int32)
-    kinds[refs > 0] += 1
-    kinds[free] += 1
-    kinds[cached] += 1
+    assert len(free) == pool.free, "the free blocks are miscounted"
+    assert len(cached) == pool.cached, "the cached blocks are miscounted"
+    kinds = (refs > 0).astype(np.intp) + np.bincount(np.concatenate((free, cached)), minlength=pool.total)
     assert (kinds == 1).all(), "a block is not exactly one of live, cached and free"
     assert not pool.findable[free].any(), "a free block can be found"
     assert pool.findable[cached].all(), "a cached block cannot be found"
@@ -67,14 +64,13 @@ def _audit_cache(allocator: PagedAllocator) -> None:
     assert allocator.caching or not findable, "a block can be found although caching is off"
 
 
-def _audit_promises(
-    allocator: PagedAllocator, occupied: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
-) -> None:
-    promised = allocator.promised
-    assert (promised >= 0).all() and not promised[~occupied].any(), "a promise without a sequence"
-    assert allocator.promised_total == promised.sum(), "the promises are miscounted"
-    held = allocator.table.num_blocks + promised
-    assert (held <= allocator.table.matrix.shape[1]).all(), "more is promised than a row can hold"
+def _audit_promises(allocator: PagedAllocator, tokens: Mapping[int, int]) -> None:
+    promised = allocator.promised.tolist()
+    assert allocator.promised_total == sum(promised), "the promises are miscounted"
+    width = allocator.table.matrix.shape[1]
+    for row, blocks in enumerate(promised):
+        assert blocks >= 0 and (row in tokens or not blocks), "a promise without a sequence"
+        assert blocks + allocator.table.num_blocks[row] <= width, "more is promised than a row can hold"
 
 
 def _audit_chunks(allocator: ContiguousAllocator, table: BlockTable) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from octavo.memory.audit import audit as audit_memory
 from octavo.scheduling.scheduler import Scheduler
 
@@ -13,7 +11,7 @@ def audit(scheduler: Scheduler) -> None:
     running = scheduler.running
     count = running.count
     rows = running.row[:count]
-    assert len(np.unique(rows)) == count, "two sequences share a row"
+    assert len(set(rows.tolist())) == count, "two sequences share a row"
     assert len(running.sequences) == len(running.ids) == count
     assert running.rows().tolist() == rows.tolist() and running.request_ids() == tuple(running.ids)
     known, computed = running.known[:count], running.computed[:count]

@@ -1,0 +1,162 @@
+"""A model of what blocks hold, to drive an allocator at random and see that nobody ever reads another's tokens.
+
+The keys and values of a token depend on all tokens before it, so a slot is modelled by a number that stands for its
+whole prefix (``tag``). ``Slots`` is the memory that a real executor would have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from octavo.memory import Allocator, Claim, HashChain, PagedAllocator
+from octavo.memory.audit import audit
+
+
+def follow(tag: int, token: int) -> int:
+    """Tag of a prefix with one token more."""
+    return (tag * 1_000_003 + token + 1) % 2_147_483_647
+
+
+def tags_of(tokens: Iterable[int]) -> list[int]:
+    tags, tag = [], 0
+    for token in tokens:
+        tag = follow(tag, token)
+        tags.append(tag)
+    return tags
+
+
+class Slots:
+    """What every slot of the pool holds."""
+
+    def __init__(self, blocks: int, size: int) -> None:
+        self.held = np.zeros((blocks, size), np.int64)
+        self.size = size
+
+    def copy(self, copies: np.ndarray) -> None:
+        for source, destination in copies.tolist():
+            self.held[destination] = self.held[source]
+
+    def write(self, table_row: np.ndarray, start: int, tags: list[int]) -> None:
+        positions = np.arange(start, start + len(tags))
+        self.held[table_row[positions // self.size], positions % self.size] = tags
+
+    def read(self, table_row: np.ndarray, count: int) -> list[int]:
+        blocks = table_row[: -(-count // self.size)]
+        held: list[int] = self.held[blocks].ravel().tolist()
+        return held[:count]
+
+
+@dataclass
+class Row:
+    tokens: list[int]
+    limit: int
+    chain: HashChain
+    written: int
+    tags: list[int] = field(default_factory=list)
+
+
+class MemoryModel:
+    """Each method is one operation; ``verify`` compares everything that can be seen with what must be there."""
+
+    def __init__(self, allocator: Allocator) -> None:
+        self.allocator = allocator
+        self.size = allocator.block_size
+        self.slots = Slots(allocator.num_blocks, self.size)
+        self.rows: dict[int, Row] = {}
+        rows, width = allocator.table.matrix.shape
+        self.tokens = np.zeros((rows, width, self.size), np.int32)
+        self.hits = 0
+
+    @property
+    def free_rows(self) -> list[int]:
+        return [row for row in range(len(self.tokens)) if row not in self.rows]
+
+    def admit(self, prompt: list[int], limit: int, headroom: int, budget: int) -> None:
+        row = self.free_rows[0]
+        limit = min(max(limit, len(prompt)), self.allocator.max_len)
+        prompt = prompt[:limit]
+        chain = HashChain()
+        claim = Claim(f"{row}", np.array(prompt, np.int32), limit, chain)
+        available = self.allocator.state().total - self.allocator.state().live
+        cached = self.allocator.admit(row, claim, headroom, budget)
+        if cached is None:
+            if isinstance(self.allocator, PagedAllocator):
+                need = -(-len(prompt) // self.size)
+                assert need > available - self.allocator.promised_total - headroom, "it would have fitted"
+            return
+        assert cached < len(prompt), "one token at least is left to compute"
+        self.hits += cached > 0
+        self.rows[row] = Row(prompt, limit, chain, cached, tags_of(prompt))
+        self.tokens[row].reshape(-1)[: len(prompt)] = prompt
+
+    def write(self, row: int, count: int, fresh: list[int]) -> None:
+        """Write up to ``count`` tokens; those that are not known yet come from ``fresh``."""
+        state = self.rows[row]
+        start, stop = state.written, min(state.written + count, state.limit)
+        for token in fresh[: max(0, stop - len(state.tokens))]:
+            state.tokens.append(token)
+            state.tags.append(follow(state.tags[-1] if state.tags else 0, token))
+        stop = min(stop, len(state.tokens))
+        if stop == start:
+            return
+        pair = np.array([[row], [start], [stop]], np.int32)
+        if not self.allocator.grow(*pair):
+            held = int(self.allocator.table.num_blocks[row])
+            room = self.allocator.state().total - self.allocator.state().live
+            assert -(-stop // self.size) - held + (row in self.allocator.unclean) > room, (
+                "it would have fitted"
+            )
+            return
+        self.slots.copy(self.allocator.take_copies())
+        self.slots.write(self.allocator.table.matrix[row], start, state.tags[start:stop])
+        self.tokens[row].reshape(-1)[start:stop] = state.tokens[start:stop]
+        state.written = stop
+        first, last = start // self.size, stop // self.size
+        if self.allocator.caching and last > first:
+            triple = np.array([[row], [first], [last]], np.int32)
+            self.allocator.publish(*triple, [state.chain], self.tokens)
+
+    def fork(self, row: int) -> None:
+        assert isinstance(self.allocator, PagedAllocator)
+        state = self.rows[row]
+        ahead = int(self.allocator.table.num_blocks[row]) > -(-state.written // self.size)
+        if ahead or self.allocator.promised[row] or not self.free_rows:
+            return
+        child = self.free_rows[0]
+        self.allocator.fork(row, child)
+        chain = HashChain()
+        chain.digests = list(state.chain.digests)
+        self.rows[child] = Row(list(state.tokens), state.limit, chain, state.written, list(state.tags))
+        self.tokens[child] = self.tokens[row]
+
+    def truncate(self, row: int, tokens: int) -> None:
+        state = self.rows[row]
+        tokens = min(tokens, state.written)
+        self.allocator.truncate(row, tokens)
+        del state.tokens[tokens:], state.tags[tokens:]
+        state.chain.truncate(tokens // self.size)
+        state.written = tokens
+
+    def release(self, row: int) -> None:
+        del self.rows[row]
+        self.allocator.release(row)
+
+    def verify(self) -> None:
+        for row, state in self.rows.items():
+            held = self.slots.read(self.allocator.table.matrix[row], state.written)
+            assert held == state.tags[: state.written], f"row {row} reads what it has not written"
+        audit(self.allocator, {row: state.written for row, state in self.rows.items()})
+        written = np.array([state.written for state in self.rows.values()], np.int32)
+        waste = self.allocator.waste(np.array(list(self.rows), np.int32), written, int(written.sum()), 0)
+        assert min(waste.written, waste.reserved, waste.internal) >= 0
+        live = self.allocator.state().live * self.size
+        assert waste.written + waste.reserved + waste.internal == live
+
+    def drain(self) -> None:
+        for row in list(self.rows):
+            self.release(row)
+        self.verify()
+        assert self.allocator.state().live == 0

@@ -1,0 +1,118 @@
+"""Random use of every allocator, with the audit and a comparison of all contents after each operation."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from memory_model import MemoryModel
+from octavo.core.config import CacheConfig
+from octavo.memory import Allocator, PagedAllocator, make_allocator
+
+TOKENS = st.lists(st.integers(0, 1), max_size=30)
+"""Two tokens alone, so that prefixes meet often."""
+
+
+def make(blocks: int, size: int, name: str, placement: str, caching: bool) -> Allocator:
+    cache = CacheConfig(blocks, size, name, placement, caching)  # type: ignore[arg-type]
+    return make_allocator(cache, 5, 40)
+
+
+class MemoryMachine(RuleBasedStateMachine):
+    model: MemoryModel
+
+    @initialize(
+        blocks=st.integers(1, 24),
+        size=st.sampled_from([1, 2, 4, 8]),
+        name=st.sampled_from(["paged", "paged", "paged", "reserved", "pow2"]),
+        placement=st.sampled_from(["first_fit", "buddy"]),
+        caching=st.booleans(),
+    )
+    def start(self, blocks: int, size: int, name: str, placement: str, caching: bool) -> None:
+        self.model = MemoryModel(make(blocks, size, name, placement, caching))
+
+    @precondition(lambda self: self.model.free_rows)
+    @rule(
+        prompt=TOKENS.filter(bool),
+        limit=st.integers(1, 40),
+        headroom=st.integers(0, 2),
+        budget=st.integers(0, 40),
+    )
+    def admit(self, prompt: list[int], limit: int, headroom: int, budget: int) -> None:
+        self.model.admit(prompt, limit, headroom, budget)
+
+    @precondition(lambda self: self.model.rows)
+    @rule(data=st.data(), count=st.integers(1, 20), fresh=TOKENS)
+    def write(self, data: st.DataObject, count: int, fresh: list[int]) -> None:
+        self.model.write(data.draw(st.sampled_from(sorted(self.model.rows))), count, fresh)
+
+    @precondition(lambda self: self.model.rows and isinstance(self.model.allocator, PagedAllocator))
+    @rule(data=st.data())
+    def fork(self, data: st.DataObject) -> None:
+        self.model.fork(data.draw(st.sampled_from(sorted(self.model.rows))))
+
+    @precondition(lambda self: self.model.rows)
+    @rule(data=st.data(), tokens=st.integers(0, 40))
+    def truncate(self, data: st.DataObject, tokens: int) -> None:
+        self.model.truncate(data.draw(st.sampled_from(sorted(self.model.rows))), tokens)
+
+    @precondition(lambda self: self.model.rows)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        self.model.release(data.draw(st.sampled_from(sorted(self.model.rows))))
+
+    @invariant()
+    def everything_is_where_it_must_be(self) -> None:
+        if hasattr(self, "model"):
+            self.model.verify()
+
+    def teardown(self) -> None:
+        if hasattr(self, "model"):
+            self.model.drain()
+
+
+TestMemoryMachine = MemoryMachine.TestCase
+TestMemoryMachine.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)
+
+
+def random_tokens(rng: random.Random) -> list[int]:
+    count = rng.randint(1, 30)
+    shared = rng.choice([0, count // 2, count])
+    return [0] * shared + [rng.randint(0, 1) for _ in range(count - shared)]
+
+
+def use_at_random(rng: random.Random, operations: int) -> int:
+    """Returns how many admissions found a prefix."""
+    name = rng.choice(["paged", "paged", "paged", "reserved", "pow2"])
+    size = rng.choice([1, 2, 4, 8])
+    allocator = make(rng.randint(1, 40), size, name, rng.choice(["first_fit", "buddy"]), rng.random() < 0.8)
+    model = MemoryModel(allocator)
+    for _ in range(operations):
+        kind = rng.random()
+        rows = sorted(model.rows)
+        if not rows or (kind < 0.25 and model.free_rows):
+            model.admit(random_tokens(rng), rng.randint(1, 40), rng.choice([0, 0, 1]), rng.randint(0, 40))
+        elif kind < 0.7:
+            model.write(rng.choice(rows), rng.randint(1, 12), random_tokens(rng))
+        elif kind < 0.8 and isinstance(allocator, PagedAllocator):
+            model.fork(rng.choice(rows))
+        elif kind < 0.88:
+            model.truncate(rng.choice(rows), rng.randint(0, 40))
+        else:
+            model.release(rng.choice(rows))
+        model.verify()
+    model.drain()
+    return model.hits
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_five_thousand_operations(seed: int) -> None:
+    rng = random.Random(seed)
+    hits = sum(use_at_random(rng, 200) for _ in range(25))
+    assert hits > 50, "the prefix cache was hardly used"

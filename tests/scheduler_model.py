@@ -1,0 +1,271 @@
+"""An executor that computes something one can check, and a scheduler driven at random with it.
+
+The "model" maps a whole prefix to the next token, and a slot of the pool holds the tag of its prefix (memory_model).
+The executor reads a row through the block table before it writes: a block handed to two rows, a wrong prefix hit or
+a lost copy shows as a wrong tag, and any wrong token shows in the output, which must equal ``expected_output``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from memory_model import Slots, follow
+from octavo.core.config import CacheConfig, SchedulerConfig
+from octavo.core.errors import ContextLengthError
+from octavo.core.events import Admitted, Finished, Preempted, StepRecord
+from octavo.core.plan import FinishReason, StepPlan, StepResult
+from octavo.core.request import Request
+from octavo.core.sampling_params import SamplingParams
+from octavo.scheduling.audit import audit
+from scheduler_helpers import make_scheduler
+
+VOCABULARY = 3
+"""Few tokens, so that prefixes meet often."""
+
+
+def expected_output(prompt: list[int], length: int) -> list[int]:
+    tag = 0
+    for token in prompt:
+        tag = follow(tag, token)
+    output = []
+    for _ in range(length):
+        output.append(tag % VOCABULARY)
+        tag = follow(tag, output[-1])
+    return output
+
+
+class TagExecutor:
+    def __init__(self, blocks: int, size: int, lengths: dict[str, int]) -> None:
+        self.slots = Slots(blocks, size)
+        self.lengths = lengths
+        self.tags: dict[int, list[int]] = {}
+        self.requests: dict[int, Request] = {}
+        self.outputs: dict[str, list[int]] = {}
+
+    def run(self, plan: StepPlan) -> StepResult:
+        for row in plan.ended:
+            del self.tags[row], self.requests[row]
+        self.slots.copy(plan.copies)
+        for start in plan.started:
+            assert start.row not in self.tags, "a row was given away twice"
+            self.requests[start.row] = start.request
+            self.outputs[start.request.request_id] = start.output_token_ids.tolist()
+            known = np.concatenate((start.request.prompt_token_ids, start.output_token_ids))[
+                : start.cached_tokens
+            ]
+            self.tags[start.row] = []
+            self._follow(self.tags[start.row], known.tolist())
+        sampled, stopped, first = [], [], 0
+        for i, row in enumerate(plan.rows.tolist()):
+            count, computed = int(plan.scheduled[i]), int(plan.computed[i])
+            token = self._compute(plan.block_table[row], row, computed, plan.token_ids[first : first + count])
+            first += count
+            if plan.samples[i]:
+                name = self.requests[row].request_id
+                self.outputs[name].append(token)
+                sampled.append(token)
+                stopped.append(len(self.outputs[name]) >= self.lengths[name])
+        assert first == plan.num_tokens
+        return StepResult(np.array(sampled, np.int32), np.array(stopped, np.bool_))
+
+    @staticmethod
+    def _follow(tags: list[int], tokens: list[int]) -> None:
+        tag = tags[-1] if tags else 0
+        for token in tokens:
+            tag = follow(tag, token)
+            tags.append(tag)
+
+    def _compute(self, blocks: np.ndarray, row: int, computed: int, tokens: np.ndarray) -> int:
+        tags = self.tags[row]
+        assert len(tags) == computed, "a token was skipped or computed twice"
+        assert self.slots.read(blocks, computed) == tags, "the pool does not hold this row's prefix"
+        self._follow(tags, tokens.tolist())
+        self.slots.write(blocks, computed, tags[computed:])
+        return tags[-1] % VOCABULARY
+
+
+@dataclass
+class Totals:
+    steps: int = 0
+    preemptions: int = 0
+    hits: int = 0
+    resumed_hits: int = 0
+    evictions: int = 0
+    blocked: int = 0
+    aborts: int = 0
+    finished: int = 0
+
+
+class SchedulerModel:
+    """A scheduler, what was asked of it, and what must be true after every step."""
+
+    def __init__(self, cache: CacheConfig, config: SchedulerConfig) -> None:
+        self.scheduler = make_scheduler(cache, config)
+        self.config = config
+        self.lengths: dict[str, int] = {}
+        self.executor = TagExecutor(cache.num_blocks, cache.block_size, self.lengths)
+        self.open: dict[str, Request] = {}
+        self.preempted: dict[str, int] = {}
+        self.aborted: set[str] = set()
+        self.totals = Totals()
+        self._oldest: str | None = None
+        self._passed_over = 0
+
+    def add(
+        self, prompt: list[int], max_tokens: int | None, length: int, priority: int, salt: str | None
+    ) -> None:
+        name = f"r{len(self.lengths)}"
+        longest = self.scheduler.max_len
+        request = Request(
+            name, np.array(prompt, np.int32), SamplingParams(max_tokens=max_tokens), priority, salt
+        )
+        self.lengths[name] = length
+        try:
+            self.scheduler.add(request)
+        except ContextLengthError:
+            assert len(prompt) + (max_tokens or 1) > longest, "it would have fitted"
+            return
+        assert len(prompt) + (max_tokens or 1) <= longest, "it can never fit"
+        self.open[name] = request
+
+    @property
+    def unaborted(self) -> list[str]:
+        return [name for name in self.open if name not in self.aborted]
+
+    def abort(self, name: str) -> None:
+        assert self.scheduler.finish(name, FinishReason.ABORT)
+        assert not self.scheduler.finish(name, FinishReason.ABORT), "once is enough"
+        self.aborted.add(name)
+        self.totals.aborts += 1
+
+    def step(self, abort_in_flight: str | None = None) -> bool:
+        """Plan, run, apply and check; False when there was nothing to do."""
+        scheduler = self.scheduler
+        oldest = scheduler.running.ids[0] if scheduler.num_running else None
+        plan = scheduler.plan()
+        if plan is None:
+            assert not self.open and not scheduler.has_unfinished
+            return False
+        assert plan.num_tokens <= (self.config.max_num_batched_tokens or 1 << 62)
+        result = self.executor.run(plan)
+        if abort_in_flight is not None:
+            self.abort(abort_in_flight)
+        record = scheduler.apply(plan, result)
+        audit(scheduler)
+        self._check(record, oldest)
+        self.totals.steps += 1
+        return True
+
+    def _check(self, record: StepRecord, oldest: str | None) -> None:
+        assert record.pool == self.scheduler.pool_state
+        assert len(record.request_ids) == len(record.plan.rows)
+        size = self.scheduler.allocator.block_size
+        held = record.waste.written + record.waste.reserved + record.waste.internal
+        assert min(record.waste.written, record.waste.reserved, record.waste.internal) >= 0
+        gone = False
+        for event in record.events:
+            if isinstance(event, Preempted):
+                assert event.request_id != oldest, "the oldest is never a victim"
+                self.preempted[event.request_id] = self.preempted.get(event.request_id, 0) + 1
+                self.totals.preemptions += 1
+            elif isinstance(event, Admitted):
+                self.totals.hits += event.cached_tokens > 0
+                self.totals.resumed_hits += event.cached_tokens > 0 and event.resumed
+            elif isinstance(event, Finished):
+                self._check_finished(event)
+                gone = True
+        kinds = [type(event).__name__ for event in record.events]
+        self.totals.evictions += kinds.count("Evicted")
+        self.totals.blocked += kinds.count("Blocked")
+        assert gone or held == record.pool.live * size
+        self._check_progress(record, oldest)
+
+    def _check_progress(self, record: StepRecord, oldest: str | None) -> None:
+        if oldest is None or oldest != self._oldest or oldest in record.request_ids:
+            self._passed_over = 0
+        else:
+            self._passed_over += 1
+            assert self.config.order == "admission_first", "decode first serves the oldest in every step"
+            assert self._passed_over <= self.config.max_num_seqs, "the oldest waits too long"
+        self._oldest = oldest
+
+    def _check_finished(self, event: Finished) -> None:
+        request = self.open.pop(event.request_id)
+        self.totals.finished += 1
+        assert event.preemptions == self.preempted.get(event.request_id, 0)
+        assert event.prompt_tokens == len(request.prompt_token_ids)
+        prompt = request.prompt_token_ids.tolist()
+        if event.request_id in self.aborted:
+            assert event.reason == FinishReason.ABORT
+            return
+        room = self.scheduler.max_len - len(prompt)
+        length = min(self.lengths[event.request_id], request.sampling.max_tokens or room)
+        stops = length == self.lengths[event.request_id]
+        assert event.reason == (FinishReason.STOP if stops else FinishReason.LENGTH)
+        assert event.output_tokens == length
+        assert self.executor.outputs[event.request_id] == expected_output(prompt, length)
+
+    def drain(self) -> None:
+        """Everything must end within a bounded number of steps: each step takes the oldest at least a token further."""
+        tokens = sum(len(request.prompt_token_ids) + self.scheduler.max_len for request in self.open.values())
+        most = 2 + tokens * (self.config.max_num_seqs + 1)
+        while self.step():
+            most -= 1
+            assert most, "a request waits forever"
+        assert not self.open and self.scheduler.pool_state.live == 0
+
+
+CACHES = [
+    CacheConfig(blocks, size, name, placement, caching)
+    for blocks, size in ((2, 8), (5, 4), (9, 2), (30, 1), (12, 4), (40, 2))
+    for name, placement in (
+        ("paged", "first_fit"),
+        ("reserved", "first_fit"),
+        ("pow2", "first_fit"),
+        ("reserved", "buddy"),
+    )
+    for caching in ((False, True) if name == "paged" else (False,))
+]
+
+
+def settings() -> Iterator[SchedulerConfig]:
+    for order in ("decode_first", "admission_first"):
+        for queue in ("fcfs", "priority"):
+            for preemption in ("recompute", "restart"):
+                for budget in (None, 5, 64):
+                    for watermark in (0, 2):
+                        yield SchedulerConfig(6, budget, 60, watermark, order, queue, preemption)
+
+
+CONFIGS = list(settings())
+
+
+def random_prompt(rng: random.Random, most: int) -> list[int]:
+    count = rng.randint(1, max(1, most))
+    shared = rng.choice([0, count // 2, count])
+    return [0] * shared + [rng.randrange(VOCABULARY) for _ in range(count - shared)]
+
+
+def drive(rng: random.Random, cache: CacheConfig, config: SchedulerConfig, operations: int) -> Totals:
+    """Adds, aborts and steps at random, then a drain."""
+    model = SchedulerModel(cache, config)
+    for _ in range(operations):
+        kind = rng.random()
+        if kind < 0.3:
+            prompt = random_prompt(rng, min(model.scheduler.max_len, 24))
+            room = max(1, model.scheduler.max_len - len(prompt))
+            max_tokens = rng.choice([None, rng.randint(1, room), rng.randint(1, room)])
+            salt = rng.choice([None, None, None, "salt"])
+            model.add(prompt, max_tokens, rng.randint(1, 30), rng.randint(0, 2), salt)
+        elif kind < 0.33 and model.unaborted:
+            model.abort(rng.choice(model.unaborted))
+        elif kind < 0.36 and model.unaborted:
+            model.step(abort_in_flight=rng.choice(model.unaborted))
+        else:
+            model.step()
+    model.drain()
+    return model.totals
