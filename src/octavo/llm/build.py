@@ -116,7 +116,7 @@ def build_session(
             log(line)
         sinks.append(LineSink(log, verbose=verbose))
     engine = Engine(scheduler, executor, MonotonicClock(), FanOut(sinks))
-    return Session(engine, board, tokenizer, options.seed)
+    return Session(engine, board, tokenizer, model.spec, options.seed)
 
 
 def boot(spec: ModelSpec, options: EngineOptions, sizes: Sizes) -> list[str]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from octavo.core.errors import RequestError
+from octavo.core.model_spec import ModelSpec
 from octavo.core.plan import FinishReason
 from octavo.core.request import Request
 from octavo.core.sampling_params import SamplingParams
@@ -23,11 +24,17 @@ class Session:
     """Adds requests, steps the engine, ends what a stop string ended. Single-threaded, like the engine it owns."""
 
     def __init__(
-        self, engine: Engine, board: CompletionBoard, tokenizer: Tokenizer, seed: int | None
+        self,
+        engine: Engine,
+        board: CompletionBoard,
+        tokenizer: Tokenizer,
+        spec: ModelSpec,
+        seed: int | None,
     ) -> None:
         self.engine = engine
         self.board = board
         self.tokenizer = tokenizer
+        self.spec = spec
         self._seeds = random.Random(seed)
         self._count = 0
 
@@ -48,12 +55,13 @@ class Session:
             ids = self.encode(prompt, raw=raw)
         else:
             ids = list(prompt)
-            wrong = [token for token in ids if not 0 <= token < self.tokenizer.vocab_size]
+            wrong = [token for token in ids if not 0 <= token < self.spec.vocab_size]
             if wrong:
                 raise RequestError(
-                    f"token id {wrong[0]} is outside the vocabulary of {self.tokenizer.vocab_size}",
+                    f"token id {wrong[0]} is outside the vocabulary of {self.spec.vocab_size}",
                     param="prompt",
                 )
+        sampling.check_vocab_size(self.spec.vocab_size)
         if sampling.seed is None and not sampling.greedy:
             sampling = replace(sampling, seed=self._seeds.getrandbits(63))
         request = Request(

@@ -208,6 +208,15 @@ def test_a_missing_model_is_named() -> None:
         LLM("/no-such-folder")
 
 
+@pytest.mark.parametrize("field", ["logit_bias", "stop_token_ids"])
+def test_token_ids_outside_the_vocabulary_are_refused_at_the_door(llm: LLM, field: str) -> None:
+    value = {5_000: 1.0} if field == "logit_bias" else (5_000,)
+    with pytest.raises(RequestError, match=r"5000|5,000") as caught:
+        llm.generate([[5, 6]], SamplingParams(temperature=0, **{field: value}), use_tqdm=False)
+    assert caught.value.param == field
+    nothing_leaks(llm)
+
+
 def test_an_abort_in_the_middle_frees_everything(llm: LLM) -> None:
     session = llm.session
     completions = [session.add(session.prepare([5 + i] * 20, GREEDY)) for i in range(5)]
