@@ -77,3 +77,52 @@ def drain(scheduler: Scheduler, executor: ScriptedExecutor, most: int = 10_000) 
             return records
         records.append(record)
     raise AssertionError(f"still running after {most} steps")
+
+
+class Bench:
+    """A scheduler with its executor; the short words of these tests."""
+
+    def __init__(
+        self,
+        blocks: int,
+        size: int = 4,
+        *,
+        rows: int = 4,
+        budget: int | None = 100,
+        model_len: int = 1_000,
+        length: int = 1_000,
+        allocator: str = "paged",
+        caching: bool = False,
+        **config: object,
+    ) -> None:
+        cache = CacheConfig(blocks, size, allocator, "first_fit", caching)  # type: ignore[arg-type]
+        settings = SchedulerConfig(rows, budget, model_len, **config)  # type: ignore[arg-type]
+        self.scheduler: Scheduler = make_scheduler(cache, settings)
+        self.lengths: dict[str, int] = {}
+        self.executor = ScriptedExecutor(lambda name: self.lengths.get(name, length), rows)
+
+    def add(self, name: str, *args: object, **kwargs: object) -> None:
+        self.scheduler.add(make_request(name, *args, **kwargs))  # type: ignore[arg-type]
+
+    def step(self) -> StepRecord:
+        record = step(self.scheduler, self.executor)
+        assert record is not None
+        return record
+
+    def steps(self, count: int) -> StepRecord:
+        for _ in range(count):
+            record = self.step()
+        return record
+
+    def drain(self) -> list[StepRecord]:
+        return drain(self.scheduler, self.executor)
+
+
+def ran(record: StepRecord) -> list[tuple[str, int, int]]:
+    """(request, computed, scheduled) of every row of a step."""
+    plan = record.plan
+    return list(zip(record.request_ids, plan.computed.tolist(), plan.scheduled.tolist(), strict=True))
+
+
+def events(record: StepRecord, kind: type) -> list:
+    return [event for event in record.events if isinstance(event, kind)]

