@@ -101,6 +101,7 @@ class Scheduler:
 
     def add(self, request: Request) -> None:
         """Queue a request. Raises what ``check`` raises, and RequestError for an id that is in use."""
+        assert request.prompt_token_ids.dtype == np.int32, "names of blocks are taken from the bytes"
         if request.request_id in self._by_id:
             raise RequestError(f"request id {request.request_id!r} is in use", param="request_id")
         try:
