@@ -58,8 +58,8 @@ class SimulatedExecutor:
         self.cost = cost
         self._vocabulary = vocabulary
         self._scripts: dict[str, _Script] = {}
-        self._emitted = np.zeros(max_num_seqs, np.int64)
-        """int64 [rows]: tokens that each row's request has generated."""
+        self._left = np.zeros(max_num_seqs, np.int64)
+        """int64 [rows]: tokens that each row's script still has."""
         self._total = np.zeros(max_num_seqs, np.int64)
         """int64 [rows]: tokens after which the script ends it."""
         self._key = np.zeros(max_num_seqs, np.uint64)
@@ -81,16 +81,20 @@ class SimulatedExecutor:
         assert isinstance(plan, StepPlan)
         for start in plan.started:
             script = self._scripts[start.request.request_id]
-            self._emitted[start.row] = len(start.output_token_ids)
+            self._left[start.row] = script.output_tokens - len(start.output_token_ids)
             self._total[start.row] = script.output_tokens
             self._key[start.row] = script.answer_key & MASK64
         self.clock.advance(self.cost.price(plan))
-        rows = plan.rows[plan.samples]
-        emitted = self._emitted[rows]
-        token_ids = self._tokens(rows, emitted)
-        emitted += 1
-        self._emitted[rows] = emitted
-        return StepResult(token_ids, emitted >= self._total[rows])
+        rows = plan.rows
+        if np.count_nonzero(plan.samples) < len(rows):
+            rows = rows[plan.samples]
+        left = self._left[rows]
+        token_ids = self._tokens(rows, left)
+        left -= 1
+        self._left[rows] = left
+        return StepResult(token_ids, left <= 0)
 
-    def _tokens(self, rows: NDArray[np.int32], positions: NDArray[np.int64]) -> NDArray[np.int32]:
-        return tokens_at(self._key[rows], positions, self._vocabulary)
+    def _tokens(self, rows: NDArray[np.int32], left: NDArray[np.int64]) -> NDArray[np.int32]:
+        if self._vocabulary == 1:
+            return np.zeros(len(rows), np.int32)
+        return tokens_at(self._key[rows], self._total[rows] - left, self._vocabulary)

@@ -30,10 +30,13 @@ def features(plan: StepPlan) -> PlanFeatures:
     sequences = len(plan.rows)
     tokens = plan.num_tokens
     if tokens == sequences:  # one token each: it looks at everything before it and at itself
-        context = int(plan.computed.sum(dtype=np.int64)) + tokens
-        return PlanFeatures(tokens, sequences, int(plan.samples.sum()), context, context, len(plan.copies))
+        context = int(np.add.reduce(plan.computed, dtype=np.int64)) + tokens
+        return PlanFeatures(
+            tokens, sequences, int(np.count_nonzero(plan.samples)), context, context, len(plan.copies)
+        )
     computed, scheduled = plan.computed.astype(np.int64), plan.scheduled.astype(np.int64)
     pairs = int((scheduled * computed + scheduled * (scheduled + 1) // 2).sum())
+    context = int(computed.sum()) + tokens
     return PlanFeatures(
-        tokens, sequences, int(plan.samples.sum()), int(computed.sum()) + tokens, pairs, len(plan.copies)
+        tokens, sequences, int(np.count_nonzero(plan.samples)), context, pairs, len(plan.copies)
     )

@@ -111,10 +111,8 @@ class Report:
         self._warmup = warmup_steps
         self._seen = 0
         self._previous = 0.0
-        self._time = 0.0
-        self._held = np.zeros(len(TAKEN) + 3)
-        """Time-weighted sums of what ``series`` shows."""
-        self._step_sums = np.zeros(len(TAKEN) + 3)
+        self._step_sums = [0] * len(self.series.names)
+        """Sums over the measured steps of what ``series`` shows."""
         self._in_flight: dict[str, _InFlight] = {}
         self._owner: list[_InFlight | None] = [None] * max_num_seqs
         self._first = np.full(max_num_seqs, np.nan)
@@ -245,10 +243,10 @@ class Report:
         running = len(record.request_ids)
         values = (*_taken(waste), free, running, record.waiting)
         seconds = now - self._previous
-        self.series.add(now, values, max(seconds, 1e-12))
-        self._held += np.multiply(values, seconds)
-        self._step_sums += values
-        self._time += seconds
+        self.series.add(now, values, seconds)
+        sums = self._step_sums
+        for i, value in enumerate(values):
+            sums[i] += value
         self.empty_slots_max = max(self.empty_slots_max, waste.reserved + waste.internal)
 
     # ------------------------------------------------------------------ figures
@@ -260,11 +258,11 @@ class Report:
 
     def mean_over_steps(self, name: str) -> float:
         """Mean over the measured steps of written, reserved, internal, external, free (slots), running or waiting."""
-        return float(self._step_sums[self.series.names.index(name)]) / max(self.counts.steps, 1)
+        return self._step_sums[self.series.names.index(name)] / max(self.counts.steps, 1)
 
     def mean_over_time(self, name: str) -> float:
         """The same over the time in which steps ran."""
-        return float(self._held[self.series.names.index(name)]) / self._time if self._time else 0.0
+        return self.series.mean(name)
 
     @property
     def effective(self) -> float:

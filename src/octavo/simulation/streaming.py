@@ -106,34 +106,54 @@ class Series:
         self.names = tuple(names)
         self.width = width
         self._most = 2 * points
-        self._sums = np.zeros((self._most, len(self.names)))
-        self._weights = np.zeros(self._most)
+        self._sums = np.zeros((self._most, len(self.names) + 1))
+        """Of each bucket the weighted sums and, last, the weights."""
         self._used = 0
+        self._open = 0
+        """Bucket whose sums are still being collected in ``_fresh``, which is quicker than adding to an array."""
+        self._fresh = [0.0] * (len(self.names) + 1)
 
     def add(self, time: float, values: Sequence[float], weight: float = 1.0) -> None:
         """``weight``: how long (or how often) these values held."""
-        while (bucket := int(time / self.width)) >= self._most:
-            self._merge()
-        self._sums[bucket] += np.multiply(values, weight)
-        self._weights[bucket] += weight
-        self._used = max(self._used, bucket + 1)
+        bucket = int(time / self.width)
+        if bucket != self._open:
+            self._flush()
+            while bucket >= self._most:
+                self._merge()
+                bucket = int(time / self.width)
+            self._open = bucket
+        fresh = self._fresh
+        for i, value in enumerate(values):
+            fresh[i] += value * weight
+        fresh[-1] += weight
+
+    def _flush(self) -> None:
+        if self._fresh[-1] > 0:
+            self._sums[self._open] += self._fresh
+            self._used = max(self._used, self._open + 1)
+            self._fresh = [0.0] * len(self._fresh)
+
+    def mean(self, name: str) -> float:
+        """Over all time; 0 if nothing was added."""
+        self._flush()
+        totals = self._sums.sum(axis=0)
+        return float(totals[self.names.index(name)] / totals[-1]) if totals[-1] else 0.0
 
     def _merge(self) -> None:
         half = self._most // 2
         self._sums[:half] = self._sums.reshape(half, 2, -1).sum(axis=1)
-        self._weights[:half] = self._weights.reshape(half, 2).sum(axis=1)
         self._sums[half:] = 0.0
-        self._weights[half:] = 0.0
         self._used = (self._used + 1) // 2
         self.width *= 2
 
     def rows(self) -> list[dict[str, float]]:
         """``{"time": middle of the bucket, name: mean, ...}`` for every bucket that has something in it."""
+        self._flush()
         return [
             {
                 "time": (i + 0.5) * self.width,
-                **dict(zip(self.names, (self._sums[i] / self._weights[i]).tolist(), strict=True)),
+                **dict(zip(self.names, (sums[:-1] / sums[-1]).tolist(), strict=True)),
             }
-            for i in range(self._used)
-            if self._weights[i] > 0
+            for i, sums in enumerate(self._sums[: self._used])
+            if sums[-1] > 0
         ]
