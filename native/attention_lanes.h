@@ -84,6 +84,7 @@ OCTAVO_INLINE Lanes scale_by_power(Lanes x, Lanes shifted) {
 // Vectors of 16 bytes are native to every 64-bit machine; gcc and clang split nothing and warn of nothing.
 using Quad = float __attribute__((vector_size(16)));
 using QuadBits = std::int32_t __attribute__((vector_size(16)));
+using QuadWords = std::uint32_t __attribute__((vector_size(16)));  // arithmetic on bits may wrap
 
 struct Lanes {
     Quad a, b, c, d;
@@ -124,7 +125,9 @@ OCTAVO_INLINE Lanes first(int n, Lanes x, Lanes other) {
     return {first(n, x.a, other.a), first(n - 4, x.b, other.b), first(n - 8, x.c, other.c),
             first(n - 12, x.d, other.d)};
 }
-OCTAVO_INLINE Quad scale_by_power(Quad x, Quad shifted) { return (Quad)((QuadBits)x + ((QuadBits)shifted << 23)); }
+OCTAVO_INLINE Quad scale_by_power(Quad x, Quad shifted) {
+    return (Quad)((QuadWords)x + ((QuadWords)shifted << 23));
+}
 OCTAVO_INLINE Lanes scale_by_power(Lanes x, Lanes shifted) {
     return {scale_by_power(x.a, shifted.a), scale_by_power(x.b, shifted.b), scale_by_power(x.c, shifted.c),
             scale_by_power(x.d, shifted.d)};
