@@ -1,4 +1,4 @@
-"""Flags that choose model, pool and engine, shared by every command that builds one."""
+"""Flags that choose model, pool, scheduler and engine, in groups, shared by every command that builds one."""
 
 from __future__ import annotations
 
@@ -32,12 +32,18 @@ class ByteSize(click.ParamType[int]):
             self.fail(f"{value!r} is not a size; write 2GiB, 512M or a number of bytes", param, ctx)
 
 
-FLAGS: tuple[Callable[[Any], Any], ...] = (
+Flags = tuple[Callable[[Any], Any], ...]
+
+MODEL_FLAGS: Flags = (
     click.option(
         "--model",
         metavar="MODEL",
         help="A Hugging Face folder, a GGUF file or a hub name. Default: the embedded SmolLM2-135M-Instruct.",
     ),
+)
+"""Which model, as an engine loads it."""
+
+POOL_FLAGS: Flags = (
     click.option(
         "--dtype",
         type=click.Choice(["auto", "bf16", "f32"]),
@@ -59,6 +65,10 @@ FLAGS: tuple[Callable[[Any], Any], ...] = (
         type=int,
         help="Blocks of the pool, whatever their bytes (the name is vLLM's; it counts blocks on a CPU too).",
     ),
+)
+"""How big the pool is and what a block is. The simulator takes them too."""
+
+MEMORY_FLAGS: Flags = (
     click.option(
         "--gpu-memory-utilization",
         "memory_share",
@@ -67,6 +77,10 @@ FLAGS: tuple[Callable[[Any], Any], ...] = (
         show_default=True,
         help="Share of the free memory that the pool may take where no size is given (the name is vLLM's).",
     ),
+)
+"""The pool of an engine that was given no size: a share of what is free."""
+
+SCHEDULER_FLAGS: Flags = (
     click.option(
         "--max-model-len",
         type=int,
@@ -81,13 +95,6 @@ FLAGS: tuple[Callable[[Any], Any], ...] = (
         default=2048,
         show_default=True,
         help="Token budget of a step; longer prompts are prefilled in chunks.",
-    ),
-    click.option(
-        "--allocator",
-        type=click.Choice(["paged", "reserved", "pow2"]),
-        default="paged",
-        show_default=True,
-        help="paged; or contiguous: reserved (prompt + declared maximum), pow2 (rounded up to a power of two).",
     ),
     click.option(
         "--placement",
@@ -124,6 +131,21 @@ FLAGS: tuple[Callable[[Any], Any], ...] = (
         show_default=True,
         help="What a preempted request keeps: its generated tokens, or nothing.",
     ),
+)
+"""Limits and policies. The simulator takes them too."""
+
+ALLOCATOR_FLAGS: Flags = (
+    click.option(
+        "--allocator",
+        type=click.Choice(["paged", "reserved", "pow2"]),
+        default="paged",
+        show_default=True,
+        help="paged; or contiguous: reserved (prompt + declared maximum), pow2 (rounded up to a power of two).",
+    ),
+)
+"""The allocators that an engine can have; the simulator has one more."""
+
+MACHINE_FLAGS: Flags = (
     click.option("--threads", type=int, help="Threads of the native part. Default: one a usable core."),
     click.option(
         "--cpu-path",
@@ -135,13 +157,21 @@ FLAGS: tuple[Callable[[Any], Any], ...] = (
         "--seed", type=int, help="Seed of every request that names none. Default: drawn by the system."
     ),
 )
+"""The machine that an engine runs on."""
+
+
+def with_flags(command: Callable[..., Any], *groups: Flags) -> Callable[..., Any]:
+    """Adds the flags of these groups, in this order; the command receives them as keywords."""
+    for flag in reversed([flag for group in groups for flag in group]):
+        command = flag(command)
+    return command
 
 
 def engine_flags(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the flags above; the command receives them as keywords for ``engine_options``."""
-    for flag in reversed(FLAGS):
-        command = flag(command)
-    return command
+    """Adds the flags of an engine; the command receives them as keywords for ``engine_options``."""
+    return with_flags(
+        command, MODEL_FLAGS, POOL_FLAGS, MEMORY_FLAGS, SCHEDULER_FLAGS, ALLOCATOR_FLAGS, MACHINE_FLAGS
+    )
 
 
 def engine_options(**flags: Any) -> EngineOptions:
