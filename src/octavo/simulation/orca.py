@@ -105,6 +105,16 @@ SHARING_SAVINGS: dict[tuple[str, int], float] = {
 """Percent of blocks saved by sharing, Alpaca. Not simulated yet: a request cannot ask for several sequences."""
 
 
+def length_note(dataset: Dataset, pairs: Sequence[tuple[int, int]]) -> str:
+    """How measured lengths differ from the ones the paper states, and what resampling makes of them."""
+    own = Empirical(pairs).means
+    apart = ", ".join(
+        f"{name} {mine:.2f} tokens against {paper} ({mine / paper - 1:+.0%})"
+        for name, mine, paper in zip(("prompts", "outputs"), own, dataset.means, strict=True)
+    )
+    return f"{dataset.name}: mean {apart}; resampled to the paper's means unless told otherwise"
+
+
 def build(
     policy: Policy,
     pairs: Sequence[tuple[int, int]],

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, islice
+from pathlib import Path
 
 import numpy as np
 
 from octavo.core.errors import ConfigError
 from octavo.simulation.content import VOCABULARY, Segment, content_key, content_tokens
 from octavo.simulation.conversations import Conversations, Turn
+from octavo.simulation.replay import recorded_requests
 from octavo.simulation.requests import SimulatedRequest, make_request
-from octavo.simulation.traces import Trace, TraceRow, spread
+from octavo.simulation.traces import Trace, TraceRow, open_trace, spread
 from octavo.simulation.workloads import ANSWER, PROMPT, OpenLoop
+from octavo.telemetry.recording_reader import is_recording
 
+RECORDING = "recording"
+"""Format name of our own recordings."""
 BLOCK, REST = 4, 5
 """First parts of content keys: a block with an id of the trace's own, and a prompt's rest without one."""
 
@@ -42,6 +47,30 @@ class TraceOptions:
             raise ConfigError(f"the trace's speed is {self.speed}; it must be above 0", param="--trace-speed")
         if self.spread_s < 0:
             raise ConfigError(f"the spread is {self.spread_s} s; it must be at least 0", param="--spread")
+
+
+def open_workload(path: Path, kind: str | None, options: TraceOptions) -> OpenLoop | Conversations:
+    """The workload of any file: a trace in a named format or the one it looks like, or a recording of ours.
+
+    Raises ConfigError here, or while it is read.
+    """
+    if kind == RECORDING or (kind is None and is_recording(path)):
+        return OpenLoop(_recorded(path, options))
+    return trace_workload(open_trace(path, kind), options)
+
+
+def _recorded(path: Path, options: TraceOptions) -> Iterator[SimulatedRequest]:
+    """Recorded requests keep their own tokens and, unless the options name one, their declared length."""
+    for simulated in islice(recorded_requests(path), options.limit):
+        arrival_s = (
+            simulated.arrival_s / options.speed if options.arrivals is None else next(options.arrivals)
+        )
+        request = simulated.request
+        if options.max_tokens is not None:
+            request = replace(
+                request, sampling=replace(request.sampling, max_tokens=options.max_tokens, min_tokens=0)
+            )
+        yield replace(simulated, arrival_s=arrival_s, request=request)
 
 
 def trace_workload(trace: Trace, options: TraceOptions) -> OpenLoop | Conversations:

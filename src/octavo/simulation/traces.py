@@ -265,6 +265,25 @@ def detect(path: Path) -> TraceKind:
     return KINDS[kind]
 
 
+def read_rate_curve(path: Path, column: str) -> tuple[list[float], float]:
+    """(requests a second in each window, seconds of a window) from CSV ``time_s`` and a column of rates.
+
+    The curve ends where the column does (blank fields). Raises ConfigError for windows of unequal length.
+    """
+    rates: list[float] = []
+    times: list[float] = []
+    for record in csv_records(path, ("time_s", column)):
+        if record.fields[column] == "":
+            break
+        times.append(record.seconds("time_s"))
+        rates.append(record.seconds(column))
+        if len(times) > 1 and abs(times[-1] - times[-2] - (times[1] - times[0])) > 1e-6:
+            record.complain(f"time_s is {times[-1]:g}; every window must be {times[1] - times[0]:g} s long")
+    if len(times) < 2 or times[1] <= times[0]:
+        complain(path, 2, "a rate curve needs two windows at least, in the order of time")
+    return rates, times[1] - times[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Trace:
     """A file and its format. ``rows()`` reads it from the start, one row at a time."""

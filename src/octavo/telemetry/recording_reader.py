@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -27,7 +28,7 @@ from octavo.core.events import (
 from octavo.core.plan import FinishReason, RowStart, StepPlan, StepResult
 from octavo.core.request import Request
 from octavo.core.sampling_params import SamplingParams
-from octavo.telemetry.checked_lines import Record, complain, json_records
+from octavo.telemetry.checked_lines import Record, complain, json_records, numbered_lines
 from octavo.telemetry.recording import FORMAT, VERSION
 
 EVENTS = {kind.__name__: kind for kind in (Admitted, Preempted, Refused, Blocked, Evicted, Finished)}
@@ -94,9 +95,13 @@ class Recording:
 
 
 def is_recording(path: Path) -> bool:
-    """Whether a file says of itself that it is one. Raises ConfigError if it cannot be read or is no JSON."""
-    first = next(json_records(path), None)
-    return first is not None and first.fields.get("format") == FORMAT
+    """Whether a file says of itself that it is one. Raises ConfigError if it cannot be read."""
+    _, text = next(numbered_lines(path), (0, ""))
+    try:
+        header = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(header, dict) and header.get("format") == FORMAT
 
 
 def _header(record: Record) -> Header:

@@ -71,6 +71,13 @@ def test_contiguous_requests_are_never_preempted(found: dict[str, OrcaFigures]) 
     assert [found[policy].preemptions for policy in POLICIES[:3]] == [0, 0, 0]
 
 
+def test_lengths_that_differ_from_the_papers_are_said_to() -> None:
+    note = orca.length_note(orca.ALPACA, [(18, 58), (20, 60)])
+    assert note.startswith(
+        "alpaca: mean prompts 19.00 tokens against 19.31 (-2%), outputs 59.00 tokens against 58.45 (+1%)"
+    )
+
+
 def test_unknown_policies_are_named() -> None:
     with pytest.raises(ConfigError, match="'orca' is not known"):
         build("orca", [(5, 5)], rate=1.0)  # type: ignore[arg-type]

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from octavo.core.config import CacheConfig, SchedulerConfig
-from octavo.simulation.arrivals import poisson
+from octavo.simulation.arrivals import at_once, poisson
 from octavo.simulation.driver import Simulation, build_scheduler
 from octavo.simulation.lengths import independent, uniform
 from octavo.simulation.random_numbers import stream
 from octavo.simulation.replay import Difference, recorded_requests, replay_recording
+from octavo.simulation.trace_workloads import TraceOptions, open_workload
 from octavo.simulation.workloads import OpenLoop, SharedPrefix, synthetic
 from octavo.telemetry.recording import Recorder, open_for_writing
 
@@ -84,6 +85,26 @@ def test_other_blocks_are_a_difference(tmp_path: Path) -> None:
     path.write_text("\n".join(lines))
     compared, differences = replay_recording(path)
     assert (compared, [difference.what for difference in differences]) == (0, ["blocks"])
+
+
+def test_a_recording_opens_like_any_trace(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    record(path, *SETTINGS[0])
+    workload = open_workload(path, None, TraceOptions(speed=2.0, limit=10, max_tokens=3))
+    taken = []
+    while (found := workload.take(1e9, 0)) is not None:
+        taken.append(found)
+    played = list(recorded_requests(path))[:10]
+    assert [found.arrival_s for found in taken] == [found.arrival_s / 2 for found in played]
+    assert {found.request.sampling.max_tokens for found in taken} == {3}
+    plain = open_workload(path, "recording", TraceOptions(arrivals=at_once())).take(0.0, 0)
+    assert plain is not None
+    assert plain.request.sampling.max_tokens == 25
+    other = tmp_path / "trace.csv"
+    other.write_text("arrival_s,prompt_tokens,output_tokens\n0,5,7\n")
+    asked = open_workload(other, None, TraceOptions()).take(0.0, 0)
+    assert asked is not None
+    assert asked.output_tokens == 7
 
 
 def test_a_recording_is_a_workload(tmp_path: Path) -> None:

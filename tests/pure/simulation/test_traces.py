@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from octavo.core.errors import ConfigError
-from octavo.simulation.traces import open_trace, spread
+from octavo.simulation.traces import open_trace, read_rate_curve, spread
 
+TRACES = Path(__file__).parents[3].parent / "shared" / "traces"
 AZURE = "arrival_s,prompt_tokens,output_tokens\n0.0,374,44\n4.314579,396,109\n"
 ORIGINAL = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:15:46.6805900,374,44
@@ -146,6 +147,46 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, text: str, line: i
         list(open_trace(path).rows())
     assert error.value.message.startswith(f"{path}:{line}: ")
     assert error.value.param == "--trace"
+
+
+def test_rate_curves(tmp_path: Path) -> None:
+    path = write(tmp_path, "time_s,a_rps,b_rps\n0,1.5,2\n600,0,3\n1200,2.5,\n")
+    assert read_rate_curve(path, "a_rps") == ([1.5, 0.0, 2.5], 600.0)
+    assert read_rate_curve(path, "b_rps") == ([2.0, 3.0], 600.0)
+    with pytest.raises(ConfigError, match=r"trace:1: column c_rps is missing"):
+        read_rate_curve(path, "c_rps")
+    with pytest.raises(ConfigError, match=r"trace:4: time_s is 1300; every window must be 600 s long"):
+        read_rate_curve(write(tmp_path, "time_s,a\n0,1\n600,1\n1300,1\n"), "a")
+    with pytest.raises(ConfigError, match=r"trace:3: a is -1"):
+        read_rate_curve(write(tmp_path, "time_s,a\n0,1\n600,-1\n"), "a")
+    with pytest.raises(ConfigError, match="two windows"):
+        read_rate_curve(write(tmp_path, "time_s,a\n0,1\n"), "a")
+
+
+SHARED = {
+    "azure2023_code.csv.gz": ("azure", 8_819, 2047.85, 27.88),
+    "azure2023_conv.csv.gz": ("azure", 19_366, 1154.70, 211.13),
+    "mooncake_conversation.jsonl.gz": ("mooncake", 12_031, 12035.06, 342.62),
+    "mooncake_synthetic.jsonl.gz": ("mooncake", 3_993, 15325.48, 149.12),
+    "sharegpt_single_turn.csv": ("lengths", 9_812, 110.45, 300.79),
+    "sharegpt_multi_turn.csv": ("conversations", 60_354, 6362.64, 307.37),
+    "sharegpt_8k_llama2_lengths.csv.gz": ("lengths", 30_731, 2340.03, 438.71),
+    "alpaca_5k_lengths.csv": ("lengths", 5_000, 18.00, 58.09),
+    "coding_agent_rle.jsonl.gz": ("coding-agent", 49_334, 122379.0, 440.06),
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_the_shared_traces_have_their_published_counts_and_means(name: str) -> None:
+    path = TRACES / name
+    if not path.is_file():
+        pytest.skip(f"the shared traces are not at {TRACES}")
+    kind, rows, prompt, output = SHARED[name]
+    trace = open_trace(path)
+    found = [(row.prompt_tokens, row.output_tokens) for row in trace.rows()]
+    assert (trace.kind.name, len(found)) == (kind, rows)
+    assert sum(pair[0] for pair in found) / rows == pytest.approx(prompt, abs=0.5 if prompt > 1e5 else 0.005)
+    assert sum(pair[1] for pair in found) / rows == pytest.approx(output, abs=0.005)
 
 
 def test_missing_columns_of_a_named_format(tmp_path: Path) -> None:
