@@ -98,7 +98,8 @@ def _first_above(running: NDArray[np.float64], target: float) -> int:
 def weights(scaled: Scaled) -> Scaled:
     """exp(``scaled``), and 0 below ``FAINTEST``. The shape stays."""
     if scaled.min() >= FAINTEST:
-        return np.exp(scaled)  # type: ignore[no-any-return]
+        exact: Scaled = np.exp(scaled)
+        return exact
     result: Scaled = np.exp(np.maximum(scaled, FAINTEST))
     result *= scaled >= FAINTEST
     return result

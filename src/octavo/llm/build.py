@@ -24,7 +24,7 @@ from octavo.memory import make_allocator, sizing
 from octavo.scheduling.scheduler import Scheduler
 from octavo.telemetry.boot import boot_lines
 from octavo.telemetry.sinks import FanOut, LineSink
-from octavo.text.tokenizer import load_tokenizer
+from octavo.text.tokenizer import load_tokenizer, tokenizer_from_gguf
 
 
 class MonotonicClock:
@@ -108,7 +108,7 @@ def build_session(
         max_num_seqs=options.max_num_seqs,
         max_model_len=sizes.max_model_len,
     )
-    tokenizer = load_tokenizer(model.path)
+    tokenizer = tokenizer_from_gguf(model.metadata) if model.metadata else load_tokenizer(model.path)
     board = CompletionBoard()
     sinks: list[Sink] = [board]
     if log is not None:
