@@ -51,6 +51,8 @@ class BlockPool:
         self._queue = np.empty(2 * total, np.int32)
         self._head = 0
         self._tail = 0
+        self._stale = 0
+        """Entries of the queue whose block is no longer cached."""
         self._place = np.full(total, -1, np.int64)
         """Index of a cached block's entry in ``_queue``; -1 for every other block."""
 
@@ -80,8 +82,9 @@ class BlockPool:
             blocks = self._stack[top - count : top][::-1].copy()
             self.free = top - count
         else:
-            evicted = self._evict(count - top)
-            blocks = np.concatenate((self._stack[:top][::-1], evicted))
+            blocks = self._evict(count - top)
+            if top:
+                blocks = np.concatenate((self._stack[:top][::-1], blocks))
             self.free = 0
         self.refs[blocks] = 1
         return blocks
@@ -92,6 +95,7 @@ class BlockPool:
         if idle.size:
             assert self.findable[idle].all(), "a free block cannot be shared"
             self._place[idle] = -1
+            self._stale += len(idle)
             self.cached -= len(idle)
         self.refs[blocks] += 1
 
@@ -137,25 +141,35 @@ class BlockPool:
         valid = entries[self._place[entries] == np.arange(self._head, self._tail)]
         self._queue[: len(valid)] = valid
         self._place[valid] = np.arange(len(valid))
-        self._head, self._tail = 0, len(valid)
+        self._head, self._tail, self._stale = 0, len(valid), 0
 
     def _evict(self, count: int) -> NDArray[np.int32]:
         """Take the ``count`` least recently released cached blocks; there are as many."""
+        if self._stale:
+            evicted = self._oldest_valid(count)
+        else:
+            evicted = self._queue[self._head : self._head + count].copy()
+            self._head += count
+        self._place[evicted] = -1
+        self.findable[evicted] = False
+        self.cached -= count
+        self._on_evict(evicted)
+        return evicted
+
+    def _oldest_valid(self, count: int) -> NDArray[np.int32]:
+        """Pass the queue's entries, and the stale ones between them, until ``count`` valid ones are found."""
         found: list[NDArray[np.int32]] = []
         missing = count
         while missing:
             stop = min(self._tail, self._head + max(2 * missing, 32))
             entries = self._queue[self._head : stop]
             valid = np.flatnonzero(self._place[entries] == np.arange(self._head, stop))[:missing]
-            self._head = self._head + int(valid[-1]) + 1 if len(valid) == missing else stop
+            passed = int(valid[-1]) + 1 if len(valid) == missing else len(entries)
+            self._head += passed
+            self._stale -= passed - len(valid)
             found.append(entries[valid])
             missing -= len(valid)
-        evicted = np.concatenate(found)
-        self._place[evicted] = -1
-        self.findable[evicted] = False
-        self.cached -= count
-        self._on_evict(evicted)
-        return evicted
+        return np.concatenate(found)
 
     def eviction_order(self) -> NDArray[np.int32]:
         """int32 [cached]: cached blocks, the one that is evicted first at the front."""

@@ -158,7 +158,7 @@ class PagedAllocator:
             self.table.matrix[row, number] = fresh[0]
             self.pool.release(np.array([block], np.int32))
         elif self.pool.findable[block]:
-            self.cache.forget(np.array([block], np.int32))
+            self.cache.forget([block])
             self.pool.withdraw(block)
 
     def take_copies(self) -> NDArray[np.int32]:
@@ -176,8 +176,9 @@ class PagedAllocator:
         return evicted
 
     def _on_evict(self, blocks: NDArray[np.int32]) -> None:
-        self.cache.forget(blocks)
-        self._evicted.extend(blocks.tolist())
+        numbers = blocks.tolist()
+        self.cache.forget(numbers)
+        self._evicted += numbers
 
     def publish(
         self,
@@ -189,14 +190,12 @@ class PagedAllocator:
     ) -> None:
         counts = lasts - firsts
         total = int(counts.sum())
+        numbers = firsts
         if total > len(rows):  # chunks; one block each is the decode's case
-            chains = [
-                chain for chain, count in zip(chains, counts.tolist(), strict=True) for _ in range(count)
-            ]
             within = np.arange(total, dtype=np.int32) - np.repeat(np.cumsum(counts) - counts, counts)
-            rows, firsts = np.repeat(rows, counts), np.repeat(firsts, counts) + within
-        blocks = self.table.matrix[rows, firsts]
-        new = self.cache.publish(blocks, firsts.tolist(), chains, tokens[rows, firsts])
+            rows, numbers = np.repeat(rows, counts), np.repeat(firsts, counts) + within
+        blocks, content = self.table.matrix[rows, numbers], tokens[rows, numbers]
+        new = self.cache.publish(blocks, firsts.tolist(), lasts.tolist(), chains, content)
         self.pool.publish(new)
 
     def fork(self, parent: int, child: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
+from itertools import compress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,46 +81,70 @@ class PrefixCache:
     def publish(
         self,
         blocks: NDArray[np.int32],
-        numbers: Sequence[int],
+        firsts: Sequence[int],
+        lasts: Sequence[int],
         chains: Sequence[HashChain],
         tokens: NDArray[np.int32],
     ) -> NDArray[np.int32]:
-        """Name computed live blocks; the i-th is block ``numbers[i]`` of the sequence of ``chains[i]``.
+        """Name computed live blocks: blocks ``firsts[i]`` to ``lasts[i]`` - 1 of the i-th chain's sequence, and so on.
 
         ``tokens``: int32 [blocks, block_size]. A name that is known stays with the block that has it. Returns the
         blocks that are findable now and were not before.
         """
-        data = tokens.tobytes()
-        step = 4 * self.block_size
-        names, adopt = self.names, self.index.setdefault
-        start = 0
-        known: list[int] = []
-        for i, (block, number, chain) in enumerate(zip(blocks.tolist(), numbers, chains, strict=True)):
-            digests = chain.digests
-            if number < len(digests):
-                digest = digests[number]
-            else:
-                assert number == len(digests), "a block is named after its parent"
-                parent = digests[-1] if number else chain.root
-                digest = blake2b(parent + data[start : start + step], digest_size=DIGEST_BYTES).digest()
-                digests.append(digest)
-            start += step
-            if adopt(digest, block) == block:
-                assert names[block] is None, "a block is published once for each time it is written"
-                names[block] = digest
-            else:
-                known.append(i)
-        if known:
-            new = np.ones(len(blocks), np.bool_)
-            new[known] = False
+        digests = self._names_of(firsts, lasts, chains, tokens)
+        index, names = self.index, self.names
+        numbers = blocks.tolist()
+        if index.keys().isdisjoint(digests) and len(set(digests)) == len(digests):
+            index.update(zip(digests, numbers, strict=True))
+        else:  # somebody else has computed one of them, or two rows of this step the same
+            adopted = [
+                index.setdefault(digest, block) == block
+                for digest, block in zip(digests, numbers, strict=True)
+            ]
+            new = np.array(adopted, np.bool_)
             blocks, tokens = blocks[new], tokens[new]
+            digests, numbers = list(compress(digests, adopted)), list(compress(numbers, adopted))
+        for block, digest in zip(numbers, digests, strict=True):
+            assert names[block] is None, "a block is published once for each time it is written"
+            names[block] = digest
         self._tokens[blocks] = tokens
         return blocks
 
-    def forget(self, blocks: NDArray[np.int32]) -> None:
+    def _names_of(
+        self,
+        firsts: Sequence[int],
+        lasts: Sequence[int],
+        chains: Sequence[HashChain],
+        tokens: NDArray[np.int32],
+    ) -> list[bytes]:
+        data = tokens.tobytes()
+        step = 4 * self.block_size
+        digests: list[bytes] = []
+        done = 0
+        for chain, first, last in zip(chains, firsts, lasts, strict=True):
+            named = chain.digests
+            count = last - first
+            if len(named) >= last:  # a prompt, named when it was looked up
+                digests += named[first:last]
+            elif count == 1:  # a decode
+                assert len(named) == first, "a block is named after its parent"
+                parent = named[-1] if named else chain.root
+                digest = blake2b(
+                    parent + data[done * step : (done + 1) * step], digest_size=DIGEST_BYTES
+                ).digest()
+                named.append(digest)
+                digests.append(digest)
+            else:
+                assert len(named) >= first, "a block is named after its parent"
+                chain.extend(tokens[done + len(named) - first : done + count], self.block_size)
+                digests += named[first:last]
+            done += count
+        return digests
+
+    def forget(self, blocks: Sequence[int]) -> None:
         """These blocks lose their content."""
         names = self.names
-        for block in blocks.tolist():
+        for block in blocks:
             name = names[block]
             assert name is not None, "only a findable block is forgotten"
             del self.index[name]

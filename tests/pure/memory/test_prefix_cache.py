@@ -19,9 +19,8 @@ def chain_of(tokens: np.ndarray, salt: str | None = None) -> HashChain:
 
 def cache_with(tokens: np.ndarray, blocks: list[int], salt: str | None = None) -> PrefixCache:
     cache = PrefixCache(10, 2)
-    numbers = list(range(len(blocks)))
     chain = chain_of(tokens, salt)
-    cache.publish(np.array(blocks, np.int32), numbers, [chain] * len(blocks), tokens.reshape(-1, 2))
+    cache.publish(np.array(blocks, np.int32), [0], [len(blocks)], [chain], tokens.reshape(-1, 2))
     return cache
 
 
@@ -50,7 +49,7 @@ def test_the_longest_leading_run_is_found() -> None:
 
 def test_a_hole_ends_the_run() -> None:
     cache = cache_with(ids(1, 2, 3, 4, 5, 6), [7, 3, 5])
-    cache.forget(ids(3))
+    cache.forget([3])
     assert cache.match(HashChain(), ids(1, 2, 3, 4, 5, 6), 3).tolist() == [7]
 
 
@@ -73,15 +72,24 @@ def test_the_first_writer_keeps_the_name() -> None:
     cache = cache_with(ids(1, 2, 3, 4), [7, 3])
     chain = HashChain()
     tokens = ids(1, 2, 3, 4, 5, 6).reshape(-1, 2)
-    assert cache.publish(ids(0, 1, 2), [0, 1, 2], [chain] * 3, tokens).tolist() == [2]
+    assert cache.publish(ids(0, 1, 2), [0], [3], [chain], tokens).tolist() == [2]
     assert cache.match(HashChain(), ids(1, 2, 3, 4, 5, 6), 3).tolist() == [7, 3, 2]
     assert cache.names[0] is None and cache.tokens_of(2).tolist() == [5, 6]
 
 
+def test_the_same_block_of_two_rows_in_one_step_is_named_once() -> None:
+    cache = PrefixCache(10, 2)
+    chains = [HashChain(), HashChain(), chain_of(ids(1, 2))]
+    tokens = ids(1, 2, 3, 4, 1, 2, 7, 7).reshape(-1, 2)
+    assert cache.publish(ids(5, 6, 8, 9), [0, 0, 1], [2, 1, 2], chains, tokens).tolist() == [5, 6, 9]
+    assert cache.match(HashChain(), ids(1, 2, 7, 7), 2).tolist() == [5, 9]
+    assert cache.names[8] is None
+
+
 def test_publishing_names_what_is_not_named_yet() -> None:
     cache, chain = PrefixCache(10, 2), HashChain()
-    cache.publish(ids(4), [0], [chain], ids(1, 2).reshape(1, 2))
-    cache.publish(ids(6), [1], [chain], ids(3, 4).reshape(1, 2))
+    cache.publish(ids(4), [0], [1], [chain], ids(1, 2).reshape(1, 2))
+    cache.publish(ids(6), [1], [2], [chain], ids(3, 4).reshape(1, 2))
     assert chain.digests == chain_of(ids(1, 2, 3, 4)).digests
     assert cache.match(HashChain(), ids(1, 2, 3, 4), 2).tolist() == [4, 6]
 
