@@ -202,6 +202,8 @@ void bind_program(nb::module_& m) {
 
 NB_MODULE(_native, m) {
     m.doc() = "Octavo's kernels.";
+    // A process may end while a thread still holds a program; that is no leak worth a warning on the user's terminal.
+    nb::set_leak_warnings(false);
     octavo::bind_runtime(m);
     octavo::bind_weight(m);
     octavo::bind_kv_storage(m);
