@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,29 +70,42 @@ if TYPE_CHECKING:
 @click.option("--raw", is_flag=True, help="Complete the prompt as it is, without the chat template.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line instead of text.")
 @click.option("--verbose", is_flag=True, help="A line for every admission and end too.")
+@click.option(
+    "--record",
+    type=click.Path(path_type=Path),
+    help="Write every step's decisions to this file (JSON lines; gzip if it ends in .gz), to be replayed or simulated.",
+)
 @engine_flags
 def command(
-    prompts: tuple[str, ...], prompt_file: Path | None, raw: bool, as_json: bool, verbose: bool, **flags: Any
+    prompts: tuple[str, ...],
+    prompt_file: Path | None,
+    raw: bool,
+    as_json: bool,
+    verbose: bool,
+    record: Path | None,
+    **flags: Any,
 ) -> None:
     """Complete prompts, or answer them as chat messages."""
-    from octavo.llm.build import (
-        build_session,
-    )  # not at the top: --help loads neither NumPy nor the native part
+    # Not at the top: --help loads neither NumPy nor the native part.
+    from octavo.llm.build import build_session
+    from octavo.telemetry.recording import open_for_writing
 
     sampling = _sampling(flags)
     texts = [*prompts, *_read_prompts(prompt_file)]
     if not texts:
         raise click.UsageError("no prompt: give one as an argument or in --prompt-file")
-    session = build_session(engine_options(**flags), log=_to_stderr, verbose=verbose)
-    requests = _prepare(session, texts, sampling, raw)
-    completions = [session.add(request) for request in requests]
-    try:
-        if as_json or len(texts) > 1:
-            outputs = _print_as_they_end(session, completions, texts, as_json)
-        else:
-            outputs = _stream(session, completions[0], texts[0])
-    finally:
-        session.abort([one for one in completions if not one.finished])
+    options = engine_options(**flags)
+    with nullcontext() if record is None else open_for_writing(record) as file:
+        session = build_session(options, log=_to_stderr, verbose=verbose, record=file)
+        requests = _prepare(session, texts, sampling, raw)
+        completions = [session.add(request) for request in requests]
+        try:
+            if as_json or len(texts) > 1:
+                outputs = _print_as_they_end(session, completions, texts, as_json)
+            else:
+                outputs = _stream(session, completions[0], texts[0])
+        finally:
+            session.abort([one for one in completions if not one.finished])
     _closing_line(outputs)
 
 

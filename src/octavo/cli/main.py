@@ -21,6 +21,10 @@ class LazyGroup(click.Group):
             "octavo.cli.inspect",
             "Sizes of a model: bytes a token, tokens a GiB, what a pool would hold.",
         ),
+        "simulate": (
+            "octavo.cli.simulate",
+            "What settings would do to a workload: the real scheduler on a virtual clock.",
+        ),
     }
 
     def list_commands(self, ctx: click.Context) -> list[str]:

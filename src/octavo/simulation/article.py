@@ -196,7 +196,11 @@ def run(
     progress: Callable[[Simulation], None] | None = None,
 ) -> Figures:
     """Run the article's simulator and return its figures."""
-    report = build(settings, sinks).run(Stop(steps=settings.steps), progress)
+    return figures_of(settings, build(settings, sinks).run(Stop(steps=settings.steps), progress))
+
+
+def figures_of(settings: ArticleSettings, report: Report) -> Figures:
+    """The article's figures of a run that ``build`` made."""
     counts = report.counts
     per_step = report.delivered_tokens / counts.steps
     empty = report.mean_over_steps("reserved") + report.mean_over_steps("internal")
@@ -299,8 +303,12 @@ def table(seed: int = SEED, only: Sequence[str] | None = None) -> Iterator[Row]:
     for name, settings in RUNS.items():
         if only is not None and name not in only:
             continue
-        figures = run(replace(settings, seed=seed))
-        for expected in EXPECTED:
-            if expected.name == name:
-                value = float(getattr(figures, expected.figure))
-                yield Row(name, expected.figure, expected.article, value, expected.sd)
+        yield from rows_of(name, run(replace(settings, seed=seed)))
+
+
+def rows_of(name: str, figures: Figures) -> Iterator[Row]:
+    """The table's lines for one of ``RUNS``."""
+    for expected in EXPECTED:
+        if expected.name == name:
+            value = float(getattr(figures, expected.figure))
+            yield Row(name, expected.figure, expected.article, value, expected.sd)
