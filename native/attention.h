@@ -16,8 +16,8 @@
 //   * a segment is an online softmax over its chunks, in order, which yields (maximum, sum, weighted values);
 //   * segments are merged pairwise, in order, whether one item computed them all or several did.
 //
-// A position after the token's own has probability exactly 0 and so leaves every number unchanged; a slot that holds no
-// token of the row is read as 0 (it may hold NaN).
+// A position after the token's own has probability exactly 0 and so, its values being finite, leaves every number
+// unchanged; a slot that holds no token of the row is read as 0 (it may hold NaN).
 #pragma once
 
 #include <cstddef>

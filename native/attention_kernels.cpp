@@ -139,10 +139,9 @@ private:
     void attend_segment(std::int32_t segment, const SoftmaxState& state) {
         reset(state, rows_, stride_);
         constexpr std::int32_t segment_chunks = segment_tokens / chunk_tokens;
-        const std::int32_t first_chunk = segment * segment_chunks, chunks = last_position() / chunk_tokens + 1;
-        const std::int32_t heads = item_.kv_head_end - item_.kv_head;
-        const std::int32_t turns = ((chunks < first_chunk + segment_chunks ? chunks : first_chunk + segment_chunks) -
-                                    first_chunk) * heads;
+        const std::int32_t heads = item_.kv_head_end - item_.kv_head, first_chunk = segment * segment_chunks;
+        const std::int32_t chunks_left = last_position() / chunk_tokens + 1 - first_chunk;
+        const std::int32_t turns = heads * (chunks_left < segment_chunks ? chunks_left : segment_chunks);
         ChunkTiles<Element> found[2];
         const auto find = [&](std::int32_t turn) {
             const std::int32_t chunk = first_chunk + turn / heads, visible = last_position() + 1 - chunk * chunk_tokens;
@@ -151,9 +150,9 @@ private:
         };
         find(0);
         for (std::int32_t turn = 0; turn < turns; ++turn) {
-            const bool is_last = turn + 1 == turns;
-            if (!is_last) find(turn + 1);
-            attend_chunk(first_chunk + turn / heads, turn % heads, found[turn % 2], found[(turn + !is_last) % 2], state);
+            const std::int32_t next = turn + 1 < turns ? turn + 1 : turn;
+            if (next > turn) find(next);
+            attend_chunk(first_chunk + turn / heads, turn % heads, found[turn % 2], found[next % 2], state);
         }
     }
 
@@ -191,8 +190,9 @@ private:
         const int whole = whole_tiles(visible, tiles);
         Lanes top = broadcast(old);
         for (int tile = 0; tile < whole; ++tile) top = max(load(scores + tile * tile_tokens), top);
-        if (whole < tiles) top = max(first(visible - whole * tile_tokens, load(scores + whole * tile_tokens), top), top);
-        return reduce_max(top);
+        if (whole == tiles) return reduce_max(top);
+        const Lanes last = load(scores + whole * tile_tokens);
+        return reduce_max(max(first(visible - whole * tile_tokens, last, top), top));
     }
 
     OCTAVO_INLINE static float row_probabilities(const float* scores, std::int32_t visible, int tiles, float maximum,
@@ -201,8 +201,10 @@ private:
         const int whole = whole_tiles(visible, tiles);
         const Lanes shift = broadcast(-maximum), zero = broadcast(0.0f);
         Lanes sum = zero;
-        for (int tile = 0; tile < whole; ++tile)
-            sum = put_probabilities(exp(add(load(scores + tile * tile_tokens), shift)), sum, out + tile * tile_operands);
+        for (int tile = 0; tile < whole; ++tile) {
+            const Lanes p = exp(add(load(scores + tile * tile_tokens), shift));
+            sum = put_probabilities(p, sum, out + tile * tile_operands);
+        }
         for (int tile = whole; tile < tiles; ++tile) {
             const Lanes p = exp(add(load(scores + tile * tile_tokens), shift));
             sum = put_probabilities(first(visible - tile * tile_tokens, p, zero), sum, out + tile * tile_operands);
@@ -249,8 +251,10 @@ void combine(const AttentionArgs& args, const AttentionCombine& work, float* par
     const SoftmaxState total = partial_state(partial, rows, stride);
     float* out = args.out + work.token * args.out_stride + std::size_t(work.kv_head) * group * head_dim;
     for (int row = 0; row < rows; ++row) {
-        for (std::int32_t segment = 1; segment < work.segments; ++segment)
-            merge_row(total, partial_state(partial + segment * partial_floats(rows, head_dim), rows, stride), row, stride);
+        for (std::int32_t segment = 1; segment < work.segments; ++segment) {
+            float* later = partial + segment * partial_floats(rows, head_dim);
+            merge_row(total, partial_state(later, rows, stride), row, stride);
+        }
         write_row(total, row, stride, head_dim, out + std::size_t(row) * head_dim);
     }
 }

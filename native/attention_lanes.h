@@ -112,7 +112,9 @@ OCTAVO_INLINE void store(float* p, Lanes x) {
 OCTAVO_INLINE Lanes add(Lanes x, Lanes y) { return {x.a + y.a, x.b + y.b, x.c + y.c, x.d + y.d}; }
 OCTAVO_INLINE Lanes mul(Lanes x, Lanes y) { return {x.a * y.a, x.b * y.b, x.c * y.c, x.d * y.d}; }
 OCTAVO_INLINE Lanes fma(Lanes x, Lanes y, Lanes z) { return add(mul(x, y), z); }
-OCTAVO_INLINE Quad select(QuadBits mask, Quad x, Quad y) { return (Quad)((mask & (QuadBits)x) | (~mask & (QuadBits)y)); }
+OCTAVO_INLINE Quad select(QuadBits mask, Quad x, Quad y) {
+    return (Quad)((mask & (QuadBits)x) | (~mask & (QuadBits)y));
+}
 OCTAVO_INLINE Lanes max(Lanes x, Lanes y) {
     return {select(x.a > y.a, x.a, y.a), select(x.b > y.b, x.b, y.b), select(x.c > y.c, x.c, y.c),
             select(x.d > y.d, x.d, y.d)};
@@ -160,7 +162,8 @@ OCTAVO_INLINE float reduce_add(Lanes x) {
 
 #endif
 
-// e^x for x <= 0, relative error below 3e-7; exactly 1 for 0; below -87 it stays at e^-87 (the caller masks). A NaN stays one.
+// e^x for x <= 0, relative error below 1e-6; exactly 1 for 0; below -87 it stays at e^-87 (the caller masks). A NaN
+// stays one.
 //
 // n = round(x / ln 2), then e^(x - n ln 2) by its Taylor series to the sixth power (its remainder is 1.2e-7 at
 // ln(2)/2). ln 2 is subtracted in two parts, of which the first has so few bits that n times it is exact.

@@ -86,7 +86,8 @@ void gather_tile(const TileSource<Element>& source, std::int32_t tile, std::int3
     for (int i = 0; i < count; ++i) {
         const Element* head = source.head(source.blocks[begin / width + i], kv_head);
         sources[i] = reinterpret_cast<const char*>(head);
-        if (sizeof(Element) == 4 || width > 1) std::memcpy(values + i * narrow, head + narrow, narrow * sizeof(Element));
+        if (sizeof(Element) == 4 || width > 1)
+            std::memcpy(values + i * narrow, head + narrow, narrow * sizeof(Element));
     }
     if (sizeof(Element) == 2 && width == 1)
         for (int i = 0; i < count; i += 2) {

@@ -13,7 +13,7 @@
 // than 16 slots hold the same order cut into narrower tiles, so that gathering them into a full tile copies runs.
 //
 // Values follow the keys of their tile, not all keys of the block: with blocks of 32 slots and more that was 1.3 times
-// as fast as first all keys (memory-bound decode; the keys' reader prefetches the values beside them).
+// as fast as first all keys (decode on Sapphire Rapids; the keys' reader prefetches the values beside them).
 //
 // Within a layer a block is contiguous with all its heads: neighbouring blocks read as one long run. The layer is the
 // outermost index for the same reason; a block first would need one copy instead of num_layers in copy_block (rare),
