@@ -45,7 +45,7 @@ class _Cache:
 
     def __init__(self, capacity: int) -> None:
         self.index = PrefixCache(capacity, 1)
-        self.pool = BlockPool(capacity, self.index.forget)
+        self.pool = BlockPool(capacity, lambda blocks: self.index.forget(blocks.tolist()))
         self.block_hits = 0
         self.token_hits = 0
 
@@ -62,8 +62,7 @@ class _Cache:
         fresh = self.pool.acquire(count - found)
         assert fresh is not None, "all other blocks were given back"
         if len(fresh):
-            chains = [chain] * len(fresh)
-            new = self.index.publish(fresh, range(found, count), chains, ids[found:count, None])
+            new = self.index.publish(fresh, [found], [count], [chain], ids[found:count, None])
             self.pool.publish(new)
         self.pool.release(np.concatenate((hits, fresh)))
         return found
