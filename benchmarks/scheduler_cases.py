@@ -118,7 +118,7 @@ def pressure(make: Make, rows: int, caching: bool, windows: int) -> tuple[float,
             subject.add(prompts.make(PROMPT), prompts.between(1 if first > 0 else 384, 640))
             first -= 1
 
-    for _ in range(640):
+    for _ in range(768):
         top_up()
         subject.step()
     settle()
