@@ -75,7 +75,7 @@ def command(more: tuple[str, ...], **flags: Any) -> None:
     else:
         from octavo.cli.simulate_run import run_workload
 
-        run_workload(flags, given)
+        run_workload(flags)
 
 
 def _grid(ctx: click.Context, sweep: tuple[str, ...], more: tuple[str, ...]) -> dict[str, list[Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from octavo.cli.simulate_output import (
     write_plot,
 )
 from octavo.cli.simulate_report import report_text
-from octavo.cli.simulate_workload import build_workload
+from octavo.cli.simulate_workload import NUM_REQUESTS, build_workload
 from octavo.core.config import CacheConfig, SchedulerConfig
 from octavo.core.errors import ConfigError
 from octavo.core.events import Finished, StepRecord
@@ -85,7 +85,7 @@ def read_setup(flags: dict[str, Any]) -> Setup:
     """Raises ConfigError."""
     profile = None if flags["clock"] == "steps" else load_profile(flags["profile"] or PROFILE)
     spec = _spec(flags, profile)
-    max_model_len = flags["max_model_len"] or spec.max_model_len
+    max_model_len = spec.max_model_len if flags["max_model_len"] is None else flags["max_model_len"]
     if max_model_len > spec.max_model_len:
         raise ConfigError(
             f"--max-model-len is {max_model_len}, but {spec.name} was made for {spec.max_model_len} tokens",
@@ -195,7 +195,6 @@ class _Forget:
 
 def build_simulation(
     flags: dict[str, Any],
-    given: Collection[str],
     setup: Setup,
     sinks: Sequence[Sink] = (),
     recorder: Recorder | None = None,
@@ -214,7 +213,7 @@ def build_simulation(
             recorder.added(simulated.request, simulated.arrival_s)
 
     return Simulation(
-        build_workload(flags, given, setup.scheduler.max_num_seqs, setup.vocabulary),
+        build_workload(flags, setup.scheduler.max_num_seqs, setup.vocabulary),
         build_scheduler(setup.cache, setup.scheduler, allocator),
         None if setup.profile is None else setup.profile.cost_model(setup.spec),
         report=Report(
@@ -253,7 +252,7 @@ def facts(setup: Setup, simulation: Simulation) -> dict[str, Any]:
     }
 
 
-def run_workload(flags: dict[str, Any], given: Collection[str]) -> None:
+def run_workload(flags: dict[str, Any]) -> None:
     """One run, and whatever it is to write."""
     setup = read_setup(flags)
     if flags["plot"] is not None:
@@ -275,8 +274,8 @@ def run_workload(flags: dict[str, Any], given: Collection[str]) -> None:
             {"made by": "octavo simulate", "model": setup.spec.name},
         )
     try:
-        simulation = build_simulation(flags, given, setup, sinks, recorder)
-        with progress_bar(flags["num_requests"], "requests") as tell:
+        simulation = build_simulation(flags, setup, sinks, recorder)
+        with progress_bar(_expected_requests(flags), "requests") as tell:
             report = simulation.run(setup.stop, by_requests(tell))
     finally:
         if record_file is not None:
@@ -291,10 +290,16 @@ def run_workload(flags: dict[str, Any], given: Collection[str]) -> None:
     click.echo(json.dumps(found) if flags["as_json"] else report_text(setup, found))
 
 
-def workload_point(flags: dict[str, Any], given: Collection[str]) -> dict[str, Any]:
+def _expected_requests(flags: dict[str, Any]) -> int | None:
+    """None where only reading the whole trace would tell."""
+    drawn = flags["turns"] is None and (flags["trace"] is None or flags["mean_lengths"] is not None)
+    return flags["num_requests"] or (NUM_REQUESTS if drawn else None)
+
+
+def workload_point(flags: dict[str, Any]) -> dict[str, Any]:
     """One run of a sweep: everything but the time series."""
     setup = read_setup(flags)
-    simulation = build_simulation(flags, given, setup)
+    simulation = build_simulation(flags, setup)
     simulation.run(setup.stop)
     found = facts(setup, simulation)
     del found["series"]

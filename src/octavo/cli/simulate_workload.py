@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from itertools import repeat
 from math import inf
 from typing import Any
@@ -11,7 +11,7 @@ from octavo.core.errors import ConfigError
 from octavo.simulation.arrivals import parse_arrivals
 from octavo.simulation.conversations import Conversations, synthetic_conversations
 from octavo.simulation.lengths import Empirical, independent, parse_length
-from octavo.simulation.random_numbers import stream
+from octavo.simulation.random_numbers import Uniform, stream
 from octavo.simulation.requests import SimulatedRequest
 from octavo.simulation.trace_workloads import TraceOptions, open_workload
 from octavo.simulation.traces import open_trace
@@ -20,7 +20,7 @@ from octavo.simulation.workloads import NO_PREFIX, OpenLoop, Saturated, SharedPr
 NUM_REQUESTS = 1_000
 
 
-def build_workload(flags: dict[str, Any], given: Collection[str], backlog: int, vocabulary: int) -> Workload:
+def build_workload(flags: dict[str, Any], backlog: int, vocabulary: int) -> Workload:
     """``backlog``: requests that wait in a saturated queue. Raises ConfigError."""
     for name in ("num_requests", "concurrency", "max_tokens"):
         if flags[name] is not None and flags[name] < 1:
@@ -39,6 +39,16 @@ def build_workload(flags: dict[str, Any], given: Collection[str], backlog: int, 
 
 def _seed(flags: dict[str, Any]) -> int:
     return 0 if flags["seed"] is None else int(flags["seed"])
+
+
+def _times(arrivals: str, rng: Uniform) -> Iterator[float]:
+    if arrivals.partition(":")[0] not in ("all", "fixed", "poisson", "gamma"):
+        raise ConfigError(
+            f"arrivals {arrivals!r} are not known; use saturated, all, fixed:RATE, poisson:RATE or "
+            "gamma:RATE:BURSTINESS",
+            param="--arrivals",
+        )
+    return parse_arrivals(arrivals, rng)
 
 
 def _prefix(flags: dict[str, Any]) -> SharedPrefix:
@@ -64,7 +74,7 @@ def _synthetic(flags: dict[str, Any], backlog: int, vocabulary: int) -> Workload
         lengths = independent(parse_length(flags["prompt_tokens"]), parse_length(flags["output_tokens"]), rng)
     saturated = arrivals == "saturated"
     requests = synthetic(
-        repeat(0.0) if saturated else parse_arrivals(arrivals, stream(seed, "arrivals")),
+        repeat(0.0) if saturated else _times(arrivals, stream(seed, "arrivals")),
         lengths,
         limit=flags["num_requests"] or NUM_REQUESTS,
         prefix=_prefix(flags),
@@ -97,7 +107,7 @@ def _conversations(flags: dict[str, Any], vocabulary: int) -> Conversations:
         raise ConfigError(
             f"--think-time is {flags['think_time']}; it must be at least 0", param="--think-time"
         )
-    starts = repeat(0.0) if arrivals == "saturated" else parse_arrivals(arrivals, stream(seed, "arrivals"))
+    starts = repeat(0.0) if arrivals == "saturated" else _times(arrivals, stream(seed, "arrivals"))
     conversations = synthetic_conversations(
         starts,
         parse_length(flags["turns"]),
@@ -117,11 +127,7 @@ def _trace(flags: dict[str, Any], backlog: int, vocabulary: int) -> Workload:
     arrivals = flags["arrivals"]
     times: Iterator[float] | None = None
     if arrivals is not None:
-        times = (
-            repeat(0.0)
-            if arrivals == "saturated"
-            else parse_arrivals(arrivals, stream(_seed(flags), "arrivals"))
-        )
+        times = repeat(0.0) if arrivals == "saturated" else _times(arrivals, stream(_seed(flags), "arrivals"))
     options = TraceOptions(
         arrivals=times,
         speed=flags["speed"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from multiprocessing import get_context
@@ -85,13 +85,11 @@ def run_sweep(
     flags: dict[str, Any], grid: dict[str, list[Any]], names: dict[str, str], given: set[str]
 ) -> None:
     """Raises ConfigError, which names the combination at fault."""
-    if flags["preset"] == "orca" or flags["replay"] is not None or flags["cache_blocks"] is not None:
-        raise ConfigError("--sweep goes with a workload or with --preset article", param="--sweep")
     named = given | set(grid)
     points = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
     labels = [_label(point, names) for point in points]
-    tasks = [({**flags, **point}, named, label) for point, label in zip(points, labels, strict=True)]
-    for changed, _, _ in tasks:
+    tasks = [({**flags, **point}, label) for point, label in zip(points, labels, strict=True)]
+    for changed, _ in tasks:
         check_together(named, changed, names)
     csv_file = None if flags["csv"] is None else open_csv(flags["csv"])
     found = over_cores(_run_point, tasks, flags["jobs"], "runs")
@@ -119,8 +117,8 @@ def _label(point: dict[str, Any], names: dict[str, str]) -> str:
     return " ".join(f"{names[name].removeprefix('--')}={value}" for name, value in point.items())
 
 
-def _run_point(task: tuple[dict[str, Any], Collection[str], str]) -> dict[str, Any]:
-    flags, given, label = task
+def _run_point(task: tuple[dict[str, Any], str]) -> dict[str, Any]:
+    flags, label = task
     try:
         if flags["preset"] == "article":
             from octavo.cli.simulate_article import article_point
@@ -128,7 +126,7 @@ def _run_point(task: tuple[dict[str, Any], Collection[str], str]) -> dict[str, A
             return article_point(flags)
         from octavo.cli.simulate_run import workload_point
 
-        return workload_point(flags, given)
+        return workload_point(flags)
     except OctavoError as error:
         error.message = f"--sweep, {label}: {error.message}"
         raise

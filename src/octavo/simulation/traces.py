@@ -307,7 +307,7 @@ def open_trace(path: Path, kind: str | None = None) -> Trace:
         return Trace(path, detect(path))
     if kind not in KINDS:
         raise ConfigError(
-            f"trace format {kind!r} is not known; known are {', '.join(KINDS)}", param="--trace-format"
+            f"trace format {kind!r} is not known; known are {', '.join(KINDS)}", param="--trace-kind"
         )
     return Trace(path, KINDS[kind])
 

@@ -194,7 +194,7 @@ def test_missing_columns_of_a_named_format(tmp_path: Path) -> None:
         list(open_trace(write(tmp_path, LENGTHS), "azure").rows())
     with pytest.raises(ConfigError, match="'burst' is not known") as error:
         open_trace(write(tmp_path, LENGTHS), "burst")
-    assert error.value.param == "--trace-format"
+    assert error.value.param == "--trace-kind"
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
