@@ -31,11 +31,19 @@ class Engine:
         return self.scheduler.has_unfinished
 
     def step(self) -> StepRecord | None:
-        """Run one step, or return None when there is nothing to run or to report."""
+        """Run one step, or return None when there is nothing to run or to report.
+
+        What the executor raises goes on to the caller; the requests of that step have ended with ERROR then, which the
+        next step tells, and all others are as they were.
+        """
         plan = self.scheduler.plan()
         if plan is None:
             return None
-        result = self.executor.collect(self.executor.submit(plan))
+        try:
+            result = self.executor.collect(self.executor.submit(plan))
+        except BaseException:
+            self.scheduler.abandon(plan)
+            raise
         record = self.scheduler.apply(plan, result)
         self.sink.emit(record, self.clock.now())
         return record

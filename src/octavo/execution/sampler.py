@@ -8,7 +8,8 @@ Order of operations, on the logits of one row (float32, as they come; sums of pr
 
 1. add ``logit_bias``;
 2. while fewer than ``min_tokens`` tokens were generated, set the logits of end tokens to -inf;
-3. repetition penalty over prompt and output, then frequency and presence penalties over the output;
+3. repetition penalty over prompt and output, then frequency and presence penalties over the output; then a
+   request's constraint, if it has one, sets the logits of forbidden tokens to -inf;
 4. ``temperature`` 0: take the highest logit, of equal ones the lowest token id. Else divide by the temperature;
 5. ``min_p``, then ``top_k``, then ``top_p`` each narrow what the one before left; ``top_p`` counts shares of that;
 6. of the candidates in order of token id, take the first at which the running sum of probabilities exceeds u x their
@@ -49,8 +50,8 @@ class Sampler:
         self._rows[row] = _Row(request, output_token_ids, self._vocab_size, self._eos_token_ids)
 
     def end(self, row: int) -> None:
-        """The request of ``row`` left it."""
-        del self._rows[row]
+        """The request of ``row`` left it. A row is unknown if the step that would have started it failed before."""
+        self._rows.pop(row, None)
 
     def sample(
         self, rows: NDArray[np.int32], positions: NDArray[np.int32], logits: Logits
@@ -82,6 +83,8 @@ class Sampler:
                 logprobs[row] = token_logprobs(logits[index], token, state.logprobs)
             if state.penalties is not None:
                 state.penalties.add_output(token)
+            if state.mask is not None:
+                state.mask.advance(token)
         return tokens, stopped, logprobs
 
     def prompt_logprobs(
@@ -127,7 +130,13 @@ class _Row:
         self._bias_ids = np.array(list(params.logit_bias), np.int64)
         self._bias = np.array(list(params.logit_bias.values()), np.float32)
         self.penalties = PenaltyTable.for_request(request, output_token_ids)
-        changes_logits = self.penalties is not None or len(self._bias) > 0 or params.min_tokens > 0
+        self.mask = None if request.constraint is None else request.constraint.start(output_token_ids)
+        changes_logits = (
+            self.penalties is not None
+            or len(self._bias) > 0
+            or params.min_tokens > 0
+            or self.mask is not None
+        )
         self.plain_greedy = params.greedy and not changes_logits
 
     def choose(self, logits: Logits, position: int) -> int:
@@ -156,6 +165,8 @@ class _Row:
             logits[self._masked] = -np.inf
         if self.penalties is not None:
             self.penalties.apply(logits)
+        if self.mask is not None:
+            self.mask.apply(logits)
         return logits
 
     def _draw(self, scaled: Logits, u: float) -> int:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Iterable, Sequence
+import signal
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from types import FrameType
 
 import numpy as np
 
+from octavo.core.constraint import Constraint
 from octavo.core.errors import RequestError
 from octavo.core.model_spec import ModelSpec
 from octavo.core.plan import FinishReason
@@ -18,6 +24,22 @@ from octavo.llm.completions import Completion, CompletionBoard
 from octavo.llm.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from octavo.text.stop import TextStream
 from octavo.text.tokenizer import Tokenizer
+
+
+@contextmanager
+def whole_step() -> Iterator[None]:
+    """Hold Ctrl-C back until the step is done: half a step would have to be thrown away, with its requests."""
+    if threading.current_thread() is not threading.main_thread():  # signals reach the main thread alone
+        yield
+        return
+    pressed: list[tuple[int, FrameType | None]] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: pressed.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed and callable(before):
+        before(*pressed[0])
 
 
 class Session:
@@ -36,7 +58,7 @@ class Session:
         self.tokenizer = tokenizer
         self.spec = spec
         self._seeds = random.Random(seed)
-        self._count = 0
+        self._count = itertools.count()
 
     def prepare(
         self,
@@ -45,11 +67,14 @@ class Session:
         *,
         raw: bool = True,
         cache_salt: str | None = None,
+        request_id: str | None = None,
+        priority: int = 0,
+        constraint: Constraint | None = None,
     ) -> Request:
         """A request from text or token ids. ``raw`` text goes in as it is; otherwise as a user's chat message.
 
         Raises RequestError for an empty prompt, a token id outside the vocabulary, or a sampled request that the
-        scheduler can never serve. Draws the seed where sampling needs one and names none.
+        scheduler can never serve. Draws the seed where sampling needs one and names none. Any thread may call this.
         """
         if isinstance(prompt, str):
             ids = self.encode(prompt, raw=raw)
@@ -65,9 +90,13 @@ class Session:
         if sampling.seed is None and not sampling.greedy:
             sampling = replace(sampling, seed=self._seeds.getrandbits(63))
         request = Request(
-            f"request-{self._count}", np.asarray(ids, dtype=np.int32), sampling, cache_salt=cache_salt
+            request_id or f"request-{next(self._count)}",
+            np.asarray(ids, dtype=np.int32),
+            sampling,
+            priority=priority,
+            cache_salt=cache_salt,
+            constraint=constraint,
         )
-        self._count += 1
         self.engine.scheduler.check(request)
         return request
 
@@ -99,7 +128,9 @@ class Session:
 
     def step(self) -> list[Completion] | None:
         """One engine step: the completions that changed, or None when nothing was left to do."""
-        if self.engine.step() is None:
+        with whole_step():
+            record = self.engine.step()
+        if record is None:
             return None
         for request_id in self.board.stopped:
             self.engine.finish(request_id, FinishReason.STOP)

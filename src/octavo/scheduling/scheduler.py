@@ -351,6 +351,21 @@ class Scheduler:
             finished = np.zeros(sampled, np.uint8)
         return self._record(plan, result, finished, waste)
 
+    def abandon(self, plan: StepPlan) -> None:
+        """Forget the latest plan because its executor failed: its requests end with ERROR, all others go on.
+
+        Whatever the executor wrote lies in blocks that these requests alone held and that nobody can find.
+        """
+        assert plan is self._plan, "only the latest plan can be abandoned, and only once"
+        self._plan = None
+        running = self.running
+        lost = np.flatnonzero(np.isin(running.row[: running.count], plan.rows)).tolist()
+        reasons = dict.fromkeys(lost, FinishReason.ERROR)
+        for sequence, reason in self._doomed:
+            reasons[running.sequences.index(sequence)] = reason
+        self._doomed.clear()
+        self._end(reasons)
+
     def _publish(self, first: NDArray[np.int32]) -> None:
         """Let the blocks that this step filled be found. ``first``: full blocks before it, of each sequence."""
         running = self.running

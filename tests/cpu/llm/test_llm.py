@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import tiny_models
 from octavo import LLM, SamplingParams
 from octavo.core.errors import ConfigError, ContextLengthError, ModelError, RequestError
+from octavo.core.plan import StepPlan
 from octavo.memory.audit import audit
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
@@ -225,3 +227,22 @@ def test_an_abort_in_the_middle_frees_everything(llm: LLM) -> None:
     session.abort(completions[:3])
     assert [one.finish_reason.name for one in completions[:3]] == ["ABORT"] * 3
     nothing_leaks(llm)
+
+
+def test_ctrl_c_waits_for_the_step_and_frees_everything(llm: LLM) -> None:
+    executor = llm.session.engine.executor
+    submit, steps = executor.submit, 0
+
+    def interrupt_in_the_third(plan: StepPlan) -> object:
+        nonlocal steps
+        steps += 1
+        if steps == 3:
+            signal.raise_signal(signal.SIGINT)
+        return submit(plan)
+
+    executor.submit = interrupt_in_the_third  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate([[5, 6, 7]], GREEDY, use_tqdm=False)
+    nothing_leaks(llm)
+    (whole,) = llm.generate([[5, 6, 7]], GREEDY, use_tqdm=False)
+    assert len(whole.outputs[0].token_ids) == 12
