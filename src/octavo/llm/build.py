@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
 
 import psutil
 
@@ -23,6 +27,7 @@ from octavo.llm.session import Session
 from octavo.memory import make_allocator, sizing
 from octavo.scheduling.scheduler import Scheduler
 from octavo.telemetry.boot import boot_lines
+from octavo.telemetry.recorded_engine import RecordedEngine
 from octavo.telemetry.sinks import FanOut, LineSink
 from octavo.text.tokenizer import load_tokenizer, tokenizer_from_gguf
 
@@ -74,12 +79,28 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def build_session(
-    options: EngineOptions, *, log: Callable[[str], None] | None = None, verbose: bool = False
-) -> Session:
-    """Model, pool, scheduler, executor and engine. ``log`` gets the boot lines and a line for every rare event.
+def machine() -> str:
+    """The processor's name and the cores that this process may use, for recordings and profiles."""
+    name = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+        name = named[0] if named else name
+    return f"{name}, {usable_cores()} cores"
 
-    Raises ModelError or ConfigError.
+
+def build_session(
+    options: EngineOptions,
+    *,
+    log: Callable[[str], None] | None = None,
+    verbose: bool = False,
+    sinks: Sequence[Sink] = (),
+    record: TextIO | None = None,
+) -> Session:
+    """Model, pool, scheduler, executor and engine.
+
+    ``log`` gets the boot lines and a line for every rare event, ``sinks`` every step after the answers have it, and
+    ``record`` the whole run as a recording (the caller closes it). Raises ModelError or ConfigError.
     """
     model = open_model(options)
     sizes = size_pool(options, model.spec)
@@ -110,12 +131,17 @@ def build_session(
     )
     tokenizer = tokenizer_from_gguf(model.metadata) if model.metadata else load_tokenizer(model.path)
     board = CompletionBoard()
-    sinks: list[Sink] = [board]
+    listening: list[Sink] = [board, *sinks]
     if log is not None:
         for line in (*model.notes, *boot(model.spec, options, sizes)):
             log(line)
-        sinks.append(LineSink(log, verbose=verbose))
-    engine = Engine(scheduler, executor, MonotonicClock(), FanOut(sinks))
+        listening.append(LineSink(log, verbose=verbose))
+    clock, sink = MonotonicClock(), FanOut(listening)
+    if record is None:
+        engine = Engine(scheduler, executor, clock, sink)
+    else:
+        about = {"model": model.spec.name, "machine": machine()}
+        engine = RecordedEngine(scheduler, executor, clock, sink, file=record, cache=cache, about=about)
     return Session(engine, board, tokenizer, model.spec, options.seed)
 
 

@@ -1,0 +1,123 @@
+"""Random configurations and requests for the agreement tests, each from one seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from octavo.core.config import CacheConfig, SchedulerConfig
+from octavo.core.request import Request
+from octavo.core.sampling_params import SamplingParams
+
+MAX_MODEL_LEN = 128
+VOCABULARY = 256
+"""Token ids that prompts draw from; the tiny model's special tokens lie above."""
+REQUESTS = 28
+ALLOCATORS = (
+    ("paged", "first_fit"),
+    ("paged", "first_fit"),
+    ("paged", "first_fit"),
+    ("reserved", "first_fit"),
+    ("paged", "first_fit"),
+    ("pow2", "buddy"),
+    ("paged", "first_fit"),
+    ("paged", "first_fit"),
+    ("pow2", "first_fit"),
+    ("paged", "first_fit"),
+    ("reserved", "buddy"),
+    ("paged", "first_fit"),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Settings, requests by the step at which they arrive, and ends from outside by the step after which they come."""
+
+    seed: int
+    cache: CacheConfig
+    limits: SchedulerConfig
+    arrivals: tuple[tuple[int, Request], ...]
+    aborts: dict[int, tuple[str, ...]]
+
+    def __str__(self) -> str:
+        cache, limits = self.cache, self.limits
+        caching = "caching" if cache.enable_prefix_caching else "no-caching"
+        return (
+            f"{self.seed}-{cache.allocator}-{cache.placement}-{cache.num_blocks}x{cache.block_size}-{caching}-"
+            f"{limits.order}-{limits.queue}-{limits.preemption}-{limits.max_num_batched_tokens}"
+        )
+
+
+def make_case(seed: int) -> Case:
+    rng = np.random.default_rng(seed)
+    allocator, placement = ALLOCATORS[seed % len(ALLOCATORS)]
+    block_size = [1, 2, 4, 8, 16, 32][(seed + seed // 12) % 6]
+    # Between one and two of the longest requests: whoever runs beside another is likely to be in its way.
+    # Contiguous chunks need room for several, or nothing can lie scattered between them.
+    slots = int((rng.uniform(1.1, 2.2) + (allocator != "paged")) * MAX_MODEL_LEN)
+    cache = CacheConfig(
+        num_blocks=-(-slots // block_size),
+        block_size=block_size,
+        allocator=allocator,  # type: ignore[arg-type]
+        placement=placement,  # type: ignore[arg-type]
+        enable_prefix_caching=allocator == "paged" and seed % 4 != 3,
+    )
+    limits = SchedulerConfig(
+        max_num_seqs=int(rng.integers(3, 9)),
+        max_num_batched_tokens=[6, 16, 33, 64, None][int(rng.integers(5))],
+        max_model_len=MAX_MODEL_LEN,
+        watermark_blocks=int(rng.choice([0, 0, 1, 3])),
+        order="admission_first" if rng.random() < 0.4 else "decode_first",
+        queue="priority" if rng.random() < 0.4 else "fcfs",
+        preemption="restart" if rng.random() < 0.5 else "recompute",
+    )
+    arrivals = _arrivals(rng)
+    return Case(seed, cache, limits, arrivals, _aborts(rng, arrivals))
+
+
+def _arrivals(rng: np.random.Generator) -> tuple[tuple[int, Request], ...]:
+    prefixes = [rng.integers(0, VOCABULARY, 40, dtype=np.int32) for _ in range(2)]
+    arrivals, step = [], 0
+    for number in range(REQUESTS):
+        step += int(rng.choice([0, 0, 1, 4, 15]))
+        shared = prefixes[int(rng.integers(2))][: int(rng.choice([0, 16, 32, 40]))]
+        own = rng.integers(0, VOCABULARY, int(rng.integers(1, 30)), dtype=np.int32)
+        prompt = np.concatenate([shared, own])
+        if number % 9 == 8:  # refused at the door
+            prompt = rng.integers(0, VOCABULARY, MAX_MODEL_LEN + 1, dtype=np.int32)
+        request = Request(
+            f"r{number}",
+            prompt,
+            _sampling(rng),
+            priority=int(rng.integers(3)),
+            cache_salt="other" if rng.random() < 0.1 else None,
+        )
+        arrivals.append((step, request))
+    return tuple(arrivals)
+
+
+def _sampling(rng: np.random.Generator) -> SamplingParams:
+    """Lengths are forced from both sides: a declared maximum, and tokens that end an answer when they come up."""
+    stops = rng.choice(VOCABULARY, 12, replace=False).tolist() if rng.random() < 0.5 else []
+    sampled = rng.random() < 0.6
+    return SamplingParams(
+        temperature=1.5 if sampled else 0.0,
+        seed=int(rng.integers(1 << 30)) if sampled else None,
+        repetition_penalty=1.3 if rng.random() < 0.3 else 1.0,
+        max_tokens=int(rng.integers(1, 56)),
+        stop_token_ids=tuple(stops),
+        ignore_eos=rng.random() < 0.5,
+    )
+
+
+def _aborts(
+    rng: np.random.Generator, arrivals: tuple[tuple[int, Request], ...]
+) -> dict[int, tuple[str, ...]]:
+    """After these steps somebody goes away: while queued, in the middle of a prompt, decoding, or already done."""
+    found: dict[int, tuple[str, ...]] = {}
+    for step, request in arrivals:
+        if rng.random() < 0.25:
+            after = step + 1 + int(rng.integers(12))
+            found[after] = (*found.get(after, ()), request.request_id)
+    return found
