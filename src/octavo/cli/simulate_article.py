@@ -22,6 +22,11 @@ TABLE_FLAGS = frozenset({"preset", "seed", "as_json", "log", "kernel_penalty", "
 
 def settings_of(flags: dict[str, Any]) -> ArticleSettings:
     """The flags as the article's controls. Raises ConfigError."""
+    penalty = flags["kernel_penalty"]
+    if not 0 <= penalty < 100:
+        raise ConfigError(
+            f"the kernel penalty is {penalty} %; it must be from 0 to below 100", param="--kernel-penalty"
+        )
     allocator, round_up = flags["allocator"], flags["round_up"]
     if allocator == "pow2":  # what a real engine calls reserved with chunks rounded up
         allocator, round_up = "reserved", True
@@ -41,13 +46,10 @@ def settings_of(flags: dict[str, Any]) -> ArticleSettings:
 
 
 def penalised(figures: Figures, flags: dict[str, Any]) -> Figures:
-    """The figures under ``--kernel-penalty``. Raises ConfigError."""
-    percent = flags["kernel_penalty"]
-    if not 0 <= percent < 100:
-        raise ConfigError(
-            f"the kernel penalty is {percent} %; it must be from 0 to below 100", param="--kernel-penalty"
-        )
-    return replace(figures, penalised_tokens_per_step=(1 - percent / 100) * figures.tokens_per_step)
+    """The figures under ``--kernel-penalty``."""
+    return replace(
+        figures, penalised_tokens_per_step=(1 - flags["kernel_penalty"] / 100) * figures.tokens_per_step
+    )
 
 
 def run_article(flags: dict[str, Any], given: set[str]) -> None:

@@ -39,14 +39,20 @@ PRESET_FLAGS: Flags = (
         help="orca: folder with sharegpt_single_turn.csv and alpaca_5k_lengths.csv. Default: traces, shared/traces or "
         "../shared/traces, whichever is there.",
     ),
+    click.option(
+        "--as-measured",
+        is_flag=True,
+        help="orca: draw the files' lengths as they are, not with the paper's means.",
+    ),
 )
 
 WORKLOAD_FLAGS: Flags = (
     click.option(
         "--arrivals",
         metavar="PROCESS",
-        help="saturated (the queue is never empty), all (at once), fixed:RATE, poisson:RATE or gamma:RATE:BURSTINESS "
-        "(requests a second). Default: the trace's own times, else saturated.",
+        help="saturated (the queue is never empty), all (at once), fixed:RATE, poisson:RATE, gamma:RATE:BURSTINESS or "
+        "curve:FILE:COLUMN[:SCALE] (a CSV with time_s and rates). Rates are requests a second. "
+        "Default: the trace's own times, else saturated.",
     ),
     click.option(
         "--num-requests",
@@ -230,10 +236,14 @@ ARTICLE = frozenset(
     }
     | {"warmup_steps", "as_json", "log", "csv", "plot", "sweep", "jobs"}
 )
-ORCA = frozenset({"sharegpt", "alpaca", "traces", "seed", "num_requests", "profile", "as_json", "jobs"})
+ORCA = frozenset(
+    {"sharegpt", "alpaca", "traces", "as_measured", "seed", "num_requests", "profile", "as_json", "jobs"}
+)
 CACHE = frozenset({"cache_blocks", "trace", "trace_kind", "num_requests", "as_json"})
 REPLAY = frozenset({"replay", "as_json"})
-PRESET_ONLY = frozenset({"spread", "round_up", "share", "kernel_penalty", "sharegpt", "alpaca", "traces"})
+PRESET_ONLY = frozenset(
+    {"spread", "round_up", "share", "kernel_penalty", "sharegpt", "alpaca", "traces", "as_measured"}
+)
 UNSWEEPABLE = frozenset(
     {"preset", "as_json", "log", "csv", "plot", "record", "sweep", "jobs", "replay", "cache_blocks"}
 )

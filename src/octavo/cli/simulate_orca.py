@@ -37,7 +37,11 @@ class Lengths:
     source: str
     pairs: list[tuple[int, int]]
     means: tuple[float, float]
-    """Of these lengths; what is drawn has the paper's."""
+    """Of these lengths."""
+    drawn_means: tuple[float, float] | None
+    """Expected lengths of a draw: the paper's, or None for these as they are."""
+    note: str
+    """How they differ from the paper's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,9 @@ def _lengths(dataset: Dataset, flags: dict[str, Any]) -> Lengths:
         pairs = [(int(a), int(b)) for a, b in open_trace(path).lengths().tolist()]
         source = path.name
     means = np.mean(pairs, axis=0)
-    return Lengths(dataset, source, pairs, (float(means[0]), float(means[1])))
+    note = orca.length_note(dataset, pairs).partition(";")[0]
+    drawn = None if flags["as_measured"] else dataset.means
+    return Lengths(dataset, source, pairs, (float(means[0]), float(means[1])), drawn, note)
 
 
 def _file(dataset: Dataset, flags: dict[str, Any]) -> Path | None:
@@ -124,7 +130,7 @@ def _run(task: _Task) -> OrcaFigures:
         rate=dataset.rate,
         seed=task.seed,
         requests=task.requests,
-        means=dataset.means,
+        means=task.lengths.drawn_means,
         profile=task.profile,
     )
     # Measured while requests arrive, as a server that stays up is: the queue's end would count as idle memory.
@@ -175,7 +181,7 @@ def _as_json(
                 "source": one.source,
                 "means": one.means,
                 "paper_means": one.dataset.means,
-                "drawn_means": one.dataset.means,
+                "drawn_means": one.drawn_means or one.means,
             }
             for one in lengths
         ],
@@ -197,9 +203,12 @@ def _print(
     for one in lengths:
         dataset = one.dataset
         click.echo(
-            f"\n{dataset.name}, {dataset.rate:g} requests/s. Lengths: {one.source}, mean {one.means[0]:.2f} in and "
-            f"{one.means[1]:.2f} out; the paper has {dataset.means[0]:.2f} and {dataset.means[1]:.2f}, so they are "
-            "resampled to its means."
+            f"\n{dataset.name}, {dataset.rate:g} requests/s. Lengths: {one.source}.\n{one.note}; "
+            + (
+                "drawn as they are"
+                if one.drawn_means is None
+                else "resampled to the paper's means (not: --as-measured)"
+            )
         )
         cells = [
             _cells(dataset, found) for task, found in zip(tasks, figures, strict=True) if task.lengths is one

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import repeat
 from math import inf
+from pathlib import Path
 from typing import Any
 
 from octavo.core.errors import ConfigError
-from octavo.simulation.arrivals import parse_arrivals
+from octavo.simulation.arrivals import parse_arrivals, rate_curve
 from octavo.simulation.conversations import Conversations, synthetic_conversations
 from octavo.simulation.lengths import Empirical, independent, parse_length
 from octavo.simulation.random_numbers import Uniform, stream
 from octavo.simulation.requests import SimulatedRequest
 from octavo.simulation.trace_workloads import TraceOptions, open_workload
-from octavo.simulation.traces import open_trace
+from octavo.simulation.traces import open_trace, read_rate_curve
 from octavo.simulation.workloads import NO_PREFIX, OpenLoop, Saturated, SharedPrefix, Workload, synthetic
 
 NUM_REQUESTS = 1_000
@@ -42,10 +43,20 @@ def _seed(flags: dict[str, Any]) -> int:
 
 
 def _times(arrivals: str, rng: Uniform) -> Iterator[float]:
-    if arrivals.partition(":")[0] not in ("all", "fixed", "poisson", "gamma"):
+    kind, *parts = arrivals.split(":")
+    if kind == "curve" and len(parts) in (2, 3):
+        try:
+            scale = float(parts[2]) if len(parts) == 3 else 1.0
+        except ValueError:
+            scale = 0.0
+        if not 0 < scale < inf:
+            raise ConfigError(f"the curve's scale is {parts[2]!r}; it must be above 0", param="--arrivals")
+        rates, window_s = read_rate_curve(Path(parts[0]), parts[1])
+        return rate_curve([rate * scale for rate in rates], window_s, rng)
+    if kind not in ("all", "fixed", "poisson", "gamma"):
         raise ConfigError(
-            f"arrivals {arrivals!r} are not known; use saturated, all, fixed:RATE, poisson:RATE or "
-            "gamma:RATE:BURSTINESS",
+            f"arrivals {arrivals!r} are not known; use saturated, all, fixed:RATE, poisson:RATE, "
+            "gamma:RATE:BURSTINESS or curve:FILE:COLUMN[:SCALE]",
             param="--arrivals",
         )
     return parse_arrivals(arrivals, rng)
