@@ -32,8 +32,9 @@ OCTAVO_INLINE void store(float* p, Lanes x) { _mm512_storeu_ps(p, x.v); }
 OCTAVO_INLINE Lanes add(Lanes a, Lanes b) { return {_mm512_add_ps(a.v, b.v)}; }
 OCTAVO_INLINE Lanes mul(Lanes a, Lanes b) { return {_mm512_mul_ps(a.v, b.v)}; }
 OCTAVO_INLINE Lanes fma(Lanes a, Lanes b, Lanes c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
-// b where either is NaN.
-OCTAVO_INLINE Lanes max(Lanes a, Lanes b) { return {_mm512_max_ps(a.v, b.v)}; }
+// b where either is NaN. (Masks of all lanes, here and below, compile to nothing; without them gcc 12 warns of an
+// undefined operand inside its own header.)
+OCTAVO_INLINE Lanes max(Lanes a, Lanes b) { return {_mm512_maskz_max_ps(0xffff, a.v, b.v)}; }
 // The first n lanes of x, the rest from other; any n.
 OCTAVO_INLINE Lanes first(int n, Lanes x, Lanes other) {
     const __mmask16 mask = n >= 16 ? 0xffff : n <= 0 ? 0 : (1u << n) - 1;
@@ -41,7 +42,7 @@ OCTAVO_INLINE Lanes first(int n, Lanes x, Lanes other) {
 }
 // x * 2^n for the integer n that was added to `shift` = 1.5 * 2^23 to give `shifted`.
 OCTAVO_INLINE Lanes scale_by_power(Lanes x, Lanes shifted) {
-    const __m512i power = _mm512_slli_epi32(_mm512_castps_si512(shifted.v), 23);
+    const __m512i power = _mm512_maskz_slli_epi32(0xffff, _mm512_castps_si512(shifted.v), 23);
     return {_mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(x.v), power))};
 }
 
