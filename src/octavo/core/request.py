@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.core.constraint import Constraint
 from octavo.core.sampling_params import SamplingParams
 
 
@@ -21,3 +22,5 @@ class Request:
     """Lower is served first under the priority queue."""
     cache_salt: str | None = None
     """Requests with different salts never share cached blocks."""
+    constraint: Constraint | None = None
+    """Limits the tokens that may be generated; None allows all."""
