@@ -90,6 +90,9 @@ class Allocator(Protocol):
     def unclean(self) -> Collection[int]:
         """Rows whose next write may fall into a block that others see: ``grow`` must be asked before it."""
 
+    def reset_cache(self) -> int:
+        """Let nothing that was computed until now be found again. Returns how many cached blocks became free."""
+
     def take_copies(self) -> NDArray[np.int32]:
         """int32 [C, 2]: (source, destination) of the copies since the last call, to be made in this order."""
 

@@ -125,6 +125,18 @@ class BlockPool:
         assert self.refs[block] > 0, "only a live block is written to"
         self.findable[block] = False
 
+    def forget_all(self) -> int:
+        """No block can be found by content any more; cached ones become free. Returns how many were cached."""
+        idle = self.eviction_order()[::-1].copy()
+        self.findable[:] = False
+        self._place[idle] = -1
+        self._head = self._tail = self._stale = 0
+        top = self.free
+        self._stack[top : top + len(idle)] = idle
+        self.free = top + len(idle)
+        self.cached = 0
+        return len(idle)
+
     def _enqueue(self, blocks: NDArray[np.int32]) -> None:
         count = len(blocks)
         if self._tail + count > len(self._queue):

@@ -103,6 +103,9 @@ class ContiguousAllocator:
     def grow_by_block(self, rows: NDArray[np.int32]) -> int:
         raise AssertionError("a chunk holds its whole sequence")
 
+    def reset_cache(self) -> int:
+        return 0  # nothing is ever shared
+
     def take_copies(self) -> NDArray[np.int32]:
         return NO_COPIES
 

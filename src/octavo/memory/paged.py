@@ -59,7 +59,12 @@ class PagedAllocator:
         hits = NO_BLOCKS
         if self.caching and claim.lookup:
             # At least one token is left to compute: the step needs a row to sample from.
-            hits = self.cache.match(claim.chain, claim.token_ids, (known - 1) // self.block_size)
+            most = (known - 1) // self.block_size
+            # A queue's head that does not fit is asked for in every step; matching all its blocks again would be
+            # most of such a step.
+            if need > room and not self.cache.may_find(claim.chain, claim.token_ids, need - room, most):
+                return None
+            hits = self.cache.match(claim.chain, claim.token_ids, most)
         missing = need - len(hits)
         if len(hits):
             # Hits that nobody holds now leave the cached blocks, so they cost room as fresh ones do.
@@ -160,6 +165,10 @@ class PagedAllocator:
         elif self.pool.findable[block]:
             self.cache.forget([block])
             self.pool.withdraw(block)
+
+    def reset_cache(self) -> int:
+        self.cache.forget(np.flatnonzero(self.pool.findable).tolist())
+        return self.pool.forget_all()
 
     def take_copies(self) -> NDArray[np.int32]:
         if not self._copies:

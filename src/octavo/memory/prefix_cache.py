@@ -58,12 +58,22 @@ class PrefixCache:
         """Name of each findable block, None for the others."""
         self._tokens = np.zeros((total, block_size), np.int32)
 
+    def may_find(self, chain: HashChain, token_ids: NDArray[np.int32], blocks: int, most: int) -> bool:
+        """Whether ``match`` could find ``blocks`` (>= 1) leading blocks: it would have to find the last of them."""
+        if blocks > most:
+            return False
+        self._name(chain, token_ids, blocks)
+        return chain.digests[blocks - 1] in self.index
+
+    def _name(self, chain: HashChain, token_ids: NDArray[np.int32], blocks: int) -> None:
+        named = len(chain.digests)
+        if named < blocks:
+            chain.extend(token_ids[named * self.block_size : blocks * self.block_size], self.block_size)
+
     def match(self, chain: HashChain, token_ids: NDArray[np.int32], most: int) -> NDArray[np.int32]:
         """Longest run of leading blocks of ``token_ids`` that can be found, at most ``most``; int32 [hits]."""
         size = self.block_size
-        named = len(chain.digests)
-        if named < most:
-            chain.extend(token_ids[named * size : most * size], size)
+        self._name(chain, token_ids, most)
         hits: list[int] = []
         find = self.index.get
         for digest in chain.digests[:most]:

@@ -47,6 +47,18 @@ def test_the_longest_leading_run_is_found() -> None:
     assert cache.match(HashChain(), ids(2, 2, 3, 4), 2).tolist() == []
 
 
+def test_how_many_could_be_found_is_told_by_the_last_of_them() -> None:
+    cache = cache_with(ids(1, 2, 3, 4, 5, 6), [7, 3, 5])
+    wanted = ids(1, 2, 3, 4, 9, 9, 5, 6)
+    assert [cache.may_find(HashChain(), wanted, blocks, 4) for blocks in (1, 2, 3, 4)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert not cache.may_find(HashChain(), wanted, 2, most=1)
+
+
 def test_a_hole_ends_the_run() -> None:
     cache = cache_with(ids(1, 2, 3, 4, 5, 6), [7, 3, 5])
     cache.forget([3])
