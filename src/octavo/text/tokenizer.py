@@ -66,6 +66,11 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         return self._chat_template is not None
 
+    @property
+    def chat_template(self) -> str | None:
+        """The template's source."""
+        return None if self._chat_template is None else self._chat_template.source
+
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids. ``add_special_tokens``: begin/end tokens as the model wants them; False for a rendered chat.
 

@@ -1,0 +1,86 @@
+"""Lines on standard error, as text or as JSON, written by a thread of their own.
+
+The engine's thread must not wait for whoever reads our standard error: where the reader is slower than the lines, lines
+are dropped, and a later one says how many.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import sys
+import time
+from logging.handlers import QueueHandler, QueueListener
+from typing import Literal
+
+import msgspec
+
+LogFormat = Literal["text", "json"]
+LINES_HELD_MAX = 10_000
+
+
+class _JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {
+            "time": round(record.created, 6),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(fields).decode()
+
+
+class _TextFormatter(logging.Formatter):
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
+        self.converter = time.localtime
+
+
+class _DroppingHandler(QueueHandler):
+    """Never blocks."""
+
+    def __init__(self, held: queue.Queue[logging.LogRecord]) -> None:
+        super().__init__(held)
+        self.held = held
+        self.dropped = 0
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        try:
+            if self.dropped and self.held.qsize() < LINES_HELD_MAX // 2:
+                note = logging.LogRecord(
+                    __name__, logging.WARNING, "", 0, f"{self.dropped} log lines were dropped", None, None
+                )
+                self.dropped = 0
+                self.held.put_nowait(note)
+            self.held.put_nowait(record)
+        except queue.Full:
+            self.dropped += 1
+
+
+class Logs:
+    """The process's logging. Use as a context manager, so that held lines are written at the end."""
+
+    def __init__(self, form: LogFormat) -> None:
+        writer = logging.StreamHandler(sys.stderr)
+        writer.setFormatter(_JsonFormatter() if form == "json" else _TextFormatter())
+        held: queue.Queue[logging.LogRecord] = queue.Queue(LINES_HELD_MAX)
+        self._listener = QueueListener(held, writer)
+        self._handler = _DroppingHandler(held)
+        self._logger = logging.getLogger("octavo")
+
+    def say(self, line: str) -> None:
+        self._logger.info("%s", line)
+
+    def __enter__(self) -> Logs:
+        logging.raiseExceptions = False  # a closed standard error is no reason to stop serving
+        root = logging.getLogger()
+        root.handlers[:] = [self._handler]
+        root.setLevel(logging.WARNING)
+        self._logger.setLevel(logging.INFO)
+        self._listener.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.stop()

@@ -1,0 +1,321 @@
+"""``Metrics``: a sink that counts, and the Prometheus series that the counts become when somebody asks.
+
+A step costs a few array operations and nothing per token: the series are built at the scrape. Names are vLLM's under a
+prefix of one's choice, so that an existing dashboard works unchanged; what is Octavo's own is marked below.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
+
+from octavo.core.events import (
+    Admitted,
+    Evicted,
+    Finished,
+    PoolState,
+    Preempted,
+    RareEvent,
+    Refused,
+    StepRecord,
+    Waste,
+)
+from octavo.core.plan import FinishReason
+from octavo.telemetry.histogram import (
+    COUNTS,
+    REQUEST_TIME,
+    STEP_TOKENS,
+    TOKEN_TIME,
+    TOKENS,
+    TTFT,
+    ArrayHistogram,
+)
+
+REASONS = [reason.name.lower() for reason in FinishReason if reason != FinishReason.RUNNING]
+REJECTIONS = ("too_long", "queue_full", "invalid", "shutting_down")
+"""Why a request was not taken."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counts since the start; the periodic line takes differences."""
+
+    prompt_tokens: int = 0
+    """Of first admissions: each prompt counts once, however often it is preempted."""
+    cached_tokens: int = 0
+    """Prompt tokens that came from the pool."""
+    computed_prompt_tokens: int = 0
+    """Prompt tokens that went through the model, again after a preemption too: what the throughput line tells."""
+    generation_tokens: int = 0
+    preemptions: int = 0
+    preempted_tokens: int = 0
+    evicted_blocks: int = 0
+    queries: int = 0
+    """Prompt tokens that were looked up, each once."""
+    hits: int = 0
+    finished: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0))
+    rejected: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REJECTIONS, 0))
+
+
+@dataclass(slots=True)
+class _Times:
+    """Seconds of one unfinished request, by the engine's clock; nan until it happened."""
+
+    arrived: float
+    admitted: float = np.nan
+    first_token: float = np.nan
+    last_token: float = np.nan
+    """At its latest preemption."""
+    row: int = 0
+
+
+HISTOGRAMS = {
+    "time_to_first_token_seconds": ("From arrival to the first token.", TTFT),
+    "inter_token_latency_seconds": ("Between two tokens of a request.", TOKEN_TIME),
+    "request_time_per_output_token_seconds": ("Mean time between a request's tokens.", TOKEN_TIME),
+    "e2e_request_latency_seconds": ("From arrival to the last token.", REQUEST_TIME),
+    "request_queue_time_seconds": ("From arrival to the first admission.", REQUEST_TIME),
+    "request_prefill_time_seconds": ("From the first admission to the first token.", REQUEST_TIME),
+    "request_decode_time_seconds": ("From the first token to the last.", REQUEST_TIME),
+    "request_prompt_tokens": ("Prompt tokens of a finished request.", TOKENS),
+    "request_generation_tokens": ("Generated tokens of a finished request.", TOKENS),
+    "request_num_preemptions": ("Preemptions of a finished request.", COUNTS),
+    "iteration_tokens_total": ("Tokens of a step.", STEP_TOKENS),
+}
+
+
+class Metrics:
+    """A Sink, an observer of additions, and a Prometheus collector with a registry of its own."""
+
+    def __init__(
+        self,
+        *,
+        prefix: str,
+        model_name: str,
+        max_num_seqs: int,
+        num_blocks: int,
+        caching: bool,
+        cache_config: Mapping[str, str],
+        shared_blocks: Callable[[], int],
+    ) -> None:
+        """``cache_config``: labels of ``cache_config_info``. ``shared_blocks``: table entries beyond one a block."""
+        self.totals = Totals()
+        self.newest: StepRecord | None = None
+        """The latest step; None before the first."""
+        self.histograms = {name: ArrayHistogram(name, *rest) for name, rest in HISTOGRAMS.items()}
+        self._prefix = f"{prefix}:"
+        self._labels = {"model_name": model_name, "engine": "0"}
+        self._empty_pool = PoolState(0, 0, num_blocks)
+        self._caching = caching
+        self._cache_config = dict(cache_config)
+        self._shared_blocks = shared_blocks
+        self._lock = threading.Lock()
+        """The engine's thread counts, the loop's scrapes."""
+        self._times: dict[str, _Times] = {}
+        self._last_token = np.full(max_num_seqs, np.nan)
+        """float64 [rows]: when the request in each row got its newest token; nan where it has none."""
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    # ------------------------------------------------------------------ counting
+
+    def added(self, request_id: str, arrived: float) -> None:
+        with self._lock:
+            self._times[request_id] = _Times(arrived)
+
+    def rejected(self, reason: str) -> None:
+        with self._lock:
+            self.totals.rejected[reason] += 1
+
+    def emit(self, record: StepRecord, now: float) -> None:
+        with self._lock:
+            self.newest = record
+            # A request that this step ended got its last token in it; one that was ended before got none.
+            stepped = set(record.request_ids) if record.finished.any() else ()
+            ended = []
+            for event in record.events:
+                if isinstance(event, Finished) and event.request_id in stepped:
+                    ended.append(event)
+                else:
+                    self._take(event, record, now)
+            if record.plan.num_tokens:
+                self._take_tokens(record, now)
+            for event in ended:
+                self._finish(event, now)
+
+    def _take(self, event: RareEvent, record: StepRecord, now: float) -> None:
+        if isinstance(event, Admitted):
+            self._admit(event, record, now)
+        elif isinstance(event, Preempted):
+            self.totals.preemptions += 1
+            self.totals.preempted_tokens += event.tokens_to_recompute
+            times = self._times.get(event.request_id)
+            if times is not None:
+                times.last_token = float(self._last_token[times.row])
+        elif isinstance(event, Evicted):
+            self.totals.evicted_blocks += len(event.blocks)
+        elif isinstance(event, Refused):
+            self.totals.rejected["too_long"] += 1
+        elif isinstance(event, Finished):
+            self._finish(event, now)
+
+    def _admit(self, event: Admitted, record: StepRecord, now: float) -> None:
+        times = self._times.get(event.request_id)
+        self._last_token[event.row] = np.nan if times is None else times.last_token
+        if times is not None:
+            times.row = event.row
+        if event.resumed:
+            return
+        totals = self.totals
+        totals.prompt_tokens += event.prompt_tokens
+        totals.cached_tokens += event.cached_tokens
+        if self._caching and self._looked_up(event, record):
+            totals.queries += event.prompt_tokens
+            totals.hits += event.cached_tokens
+        if times is not None:
+            times.admitted = now
+            self.histograms["request_queue_time_seconds"].observe(now - times.arrived)
+
+    def _looked_up(self, event: Admitted, record: StepRecord) -> bool:
+        """Whether its prompt was searched for: one that wants its prompt's log-probabilities computes all of it."""
+        return all(
+            start.request.sampling.prompt_logprobs is None
+            for start in record.plan.started
+            if start.request.request_id == event.request_id
+        )
+
+    def _take_tokens(self, record: StepRecord, now: float) -> None:
+        plan, totals = record.plan, self.totals
+        sampled = len(record.result.token_ids)
+        decoding = int(np.count_nonzero(plan.samples & (plan.scheduled == 1)))
+        totals.generation_tokens += sampled
+        totals.computed_prompt_tokens += plan.num_tokens - decoding
+        self.histograms["iteration_tokens_total"].observe(plan.num_tokens)
+        if not sampled:
+            return
+        rows = plan.rows[plan.samples]
+        since = now - self._last_token[rows]
+        self._last_token[rows] = now
+        new = np.isnan(since)
+        if new.any():
+            for position in np.flatnonzero(plan.samples)[new].tolist():
+                self._first_token(record.request_ids[position], now)
+            since = since[~new]
+        self.histograms["inter_token_latency_seconds"].observe_many(since)
+
+    def _first_token(self, request_id: str, now: float) -> None:
+        times = self._times.get(request_id)
+        if times is None or not np.isnan(times.first_token):
+            return
+        times.first_token = now
+        self.histograms["time_to_first_token_seconds"].observe(now - times.arrived)
+        self.histograms["request_prefill_time_seconds"].observe(now - times.admitted)
+
+    def _finish(self, event: Finished, now: float) -> None:
+        self.totals.finished[event.reason.name.lower()] += 1
+        histograms = self.histograms
+        histograms["request_prompt_tokens"].observe(event.prompt_tokens)
+        histograms["request_generation_tokens"].observe(event.output_tokens)
+        histograms["request_num_preemptions"].observe(event.preemptions)
+        times = self._times.pop(event.request_id, None)
+        if times is None:
+            return
+        histograms["e2e_request_latency_seconds"].observe(now - times.arrived)
+        if np.isnan(times.first_token):
+            return
+        decode = now - times.first_token
+        histograms["request_decode_time_seconds"].observe(decode)
+        if event.output_tokens > 1:
+            histograms["request_time_per_output_token_seconds"].observe(decode / (event.output_tokens - 1))
+
+    # ------------------------------------------------------------------ telling
+
+    def exposition(self) -> bytes:
+        """The text that Prometheus scrapes."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """The series of this moment."""
+        with self._lock:
+            yield from self._gauges()
+            yield from self._counters()
+            for histogram in self.histograms.values():
+                family = HistogramMetricFamily(
+                    self._prefix + histogram.name, histogram.documentation, labels=list(self._labels)
+                )
+                histogram.add_to(family, list(self._labels.values()))
+                yield family
+
+    def describe(self) -> list[Metric]:
+        """None: registering must not collect."""
+        return []
+
+    def _gauges(self) -> Iterator[Metric]:
+        record = self.newest
+        pool = self._empty_pool if record is None else record.pool
+        waste = Waste(0, 0, 0, 0) if record is None else record.waste
+        yield self._gauge("kv_cache_usage_perc", "Live blocks over all, 0 to 1.", pool.live / pool.total)
+        yield self._gauge(
+            "num_requests_running", "Requests that hold a row.", record.running if record else 0
+        )
+        yield self._gauge("num_requests_waiting", "Requests in the queue.", record.waiting if record else 0)
+        states = {"live": pool.live, "cached": pool.cached, "free": pool.free}
+        yield self._by("kv_blocks", "Blocks of the pool; they sum to it.", "state", states, GaugeMetricFamily)
+        held = pool.live > 0
+        kinds = {"reserved": waste.reserved, "internal": waste.internal, "external": waste.external}
+        kinds = {kind: tokens if held else 0 for kind, tokens in kinds.items()}
+        help_line = "Held slots that hold no token, and free ones that the queue's head cannot use."
+        yield self._by("kv_waste_tokens", help_line, "kind", kinds, GaugeMetricFamily)
+        yield self._gauge(
+            "kv_shared_blocks_saved", "Table entries beyond one a live block.", self._shared_blocks()
+        )
+        names = [*self._labels, *self._cache_config]
+        family = GaugeMetricFamily(f"{self._prefix}cache_config_info", "Settings of the pool.", labels=names)
+        family.add_metric([*self._labels.values(), *self._cache_config.values()], 1)
+        yield family
+
+    def _counters(self) -> Iterator[Metric]:
+        totals = self.totals
+        plain = {
+            "num_preemptions": ("Rows taken from running requests.", totals.preemptions),
+            "preempted_tokens": ("Tokens whose keys and values preemptions lost.", totals.preempted_tokens),
+            "evicted_blocks": ("Cached blocks that lost their content.", totals.evicted_blocks),
+            "prefix_cache_queries": ("Prompt tokens looked up in the pool, each once.", totals.queries),
+            "prefix_cache_hits": ("Prompt tokens found in the pool.", totals.hits),
+            "prompt_tokens": ("Prompt tokens of admitted requests, each once.", totals.prompt_tokens),
+            "prompt_tokens_cached": ("Those that came from the pool.", totals.cached_tokens),
+            "generation_tokens": ("Generated tokens.", totals.generation_tokens),
+        }
+        for name, (help_line, value) in plain.items():
+            family = CounterMetricFamily(self._prefix + name, help_line, labels=list(self._labels))
+            family.add_metric(list(self._labels.values()), value)
+            yield family
+        ends = "Requests that ended, by reason."
+        yield self._by("request_success", ends, "finished_reason", totals.finished, CounterMetricFamily)
+        refusals = "Requests that were not taken, by reason."
+        yield self._by("admission_rejections", refusals, "reason", totals.rejected, CounterMetricFamily)
+
+    def _gauge(self, name: str, help_line: str, value: float) -> Metric:
+        family = GaugeMetricFamily(self._prefix + name, help_line, labels=list(self._labels))
+        family.add_metric(list(self._labels.values()), value)
+        return family
+
+    def _by(
+        self,
+        name: str,
+        help_line: str,
+        label: str,
+        values: Mapping[str, int],
+        kind: type[GaugeMetricFamily] | type[CounterMetricFamily],
+    ) -> Metric:
+        """One series for each value of one more label."""
+        family = kind(self._prefix + name, help_line, labels=[*self._labels, label])
+        for key, value in values.items():
+            family.add_metric([*self._labels.values(), key], value)
+        return family
