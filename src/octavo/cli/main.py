@@ -15,6 +15,7 @@ class LazyGroup(click.Group):
     """Imports a command's module when the command is asked for, so that ``--help`` answers at once."""
 
     commands_at = {  # noqa: RUF012 - click reads class attributes
+        "serve": ("octavo.cli.serve", "Serve a model over HTTP, as OpenAI's API does."),
         "generate": ("octavo.cli.generate", "Complete prompts, or answer them as chat messages."),
         "chat": ("octavo.cli.chat", "Chat with a model; the prefix cache keeps the conversation."),
         "inspect": (
@@ -25,6 +26,7 @@ class LazyGroup(click.Group):
             "octavo.cli.simulate",
             "What settings would do to a workload: the real scheduler on a virtual clock.",
         ),
+        "profile": ("octavo.cli.profile", "Time this machine's engine, for octavo simulate --profile."),
     }
 
     def list_commands(self, ctx: click.Context) -> list[str]:

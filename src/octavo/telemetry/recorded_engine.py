@@ -35,7 +35,7 @@ class RecordedEngine(Engine):
         super().__init__(scheduler, executor, clock, FanOut([sink, self.recorder]))
 
     def add(self, request: Request) -> None:
-        """What ``Engine.add`` does and raises. A refusal is an event and belongs to the run; other mistakes leave none."""
+        """``Engine.add``. A refusal is an event and belongs to the run; other mistakes leave no trace in it."""
         try:
             super().add(request)
         except ContextLengthError:
