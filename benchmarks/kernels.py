@@ -98,7 +98,9 @@ class Bench:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--path", default=_native.available_paths()[0], choices=_native.available_paths())
+    parser.add_argument(
+        "--path", default=_native.available_paths()[0], choices=_native.available_paths(variants=True)
+    )
     parser.add_argument("--dtype", default="bf16", choices=["bf16", "f32"])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 4, 16, 64, 256])

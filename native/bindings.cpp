@@ -60,7 +60,7 @@ void check_same(const char* what, std::size_t size, const char* other, std::size
 }
 
 void bind_runtime(nb::module_& m) {
-    m.def("available_paths", &available_paths);
+    m.def("available_paths", &available_paths, "variants"_a = false);
     nb::class_<Runtime>(m, "Runtime")
         .def(nb::init<const std::string&, int>(), "path"_a, "threads"_a)
         .def_prop_ro("path", [](const Runtime& self) { return self.path().name; })

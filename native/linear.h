@@ -47,6 +47,9 @@ struct LinearKernels {
 // One pair a path: linear_kernels.cpp is compiled once for each (path.h).
 namespace portable { extern const LinearKernels linear_f32_kernels, linear_bf16_kernels; }
 namespace avx2 { extern const LinearKernels linear_f32_kernels, linear_bf16_kernels; }
-namespace avx512_bf16 { extern const LinearKernels linear_f32_kernels, linear_bf16_kernels; }
+namespace avx512_bf16 {
+extern const LinearKernels linear_f32_kernels, linear_bf16_kernels;
+extern const LinearKernels linear_widened_bf16_kernels;  // multiply-adds on float32 instead of vdpbf16ps
+}  // namespace avx512_bf16
 
 }  // namespace octavo

@@ -73,5 +73,8 @@ constexpr LinearKernels kernels_of() {
 
 extern const LinearKernels linear_f32_kernels = kernels_of<F32>();
 extern const LinearKernels linear_bf16_kernels = kernels_of<BF16>();
+#if defined(OCTAVO_PATH_AVX512_BF16)
+extern const LinearKernels linear_widened_bf16_kernels = kernels_of<WidenedBF16>();
+#endif
 
 }  // namespace octavo::OCTAVO_PATH

@@ -121,6 +121,62 @@ struct BF16 {
     }
 };
 
+// bf16 weights widened to float32 in registers, for processors whose vdpbf16ps is slow (paths.cpp chooses). A pair
+// (k, k + 1) is one 32-bit lane: k is its low half shifted up, k + 1 is loaded with the low halves masked to zero.
+struct WidenedBF16 {
+    static constexpr int panel = kPanel;
+    static constexpr int group = 16;
+    static constexpr int element_size = 4;  // x stays float32
+    static constexpr int group_bytes = group * panel * 2;
+
+    static void pack_group(const float* x, std::int64_t count, char* out) { F32::pack_group(x, count, out); }
+
+    template <int R, int V>
+    static void accumulate(__m512 (&sum)[R][V], const __m512 (&w)[V], const float* x) {
+#pragma GCC unroll 14
+        for (int r = 0; r < R; ++r) {
+            const __m512 value = _mm512_set1_ps(x[r * 16]);
+#pragma GCC unroll 4
+            for (int v = 0; v < V; ++v) sum[r][v] = _mm512_fmadd_ps(w[v], value, sum[r][v]);
+        }
+    }
+
+    template <int R, int P>
+    static void multiply(const Tile& tile) {
+        constexpr __mmask32 high_halves = 0xaaaaaaaa;
+        __m512 sum[R][2 * P];
+#pragma GCC unroll 14
+        for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+            for (int v = 0; v < 2 * P; ++v) sum[r][v] = _mm512_setzero_ps();
+        const float* x = reinterpret_cast<const float*>(tile.x);
+        const char* weight = tile.weight;
+        for (std::int64_t g = 0; g < tile.groups; ++g) {
+            for (int quarter = 0; quarter < 4; ++quarter) {
+#pragma GCC unroll 2
+                for (int pair = 0; pair < 2; ++pair) {
+                    prefetch<2, P>(weight + pair * 128, tile.panel_bytes);
+                    __m512 w[2 * P];
+#pragma GCC unroll 4
+                    for (int v = 0; v < 2 * P; ++v)
+                        w[v] = _mm512_castsi512_ps(_mm512_slli_epi32(
+                            _mm512_load_si512(weight + v / 2 * tile.panel_bytes + pair * 128 + v % 2 * 64), 16));
+                    accumulate<R, 2 * P>(sum, w, x + 2 * pair);
+#pragma GCC unroll 4
+                    for (int v = 0; v < 2 * P; ++v)
+                        w[v] = _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(
+                            high_halves, weight + v / 2 * tile.panel_bytes + pair * 128 + v % 2 * 64));
+                    accumulate<R, 2 * P>(sum, w, x + 2 * pair + 1);
+                }
+                x += 4;
+                weight += 2 * 128;
+            }
+            x += (R - 1) * 16;
+        }
+        store_tile<R, P>(tile, sum);
+    }
+};
+
 template <class Format>
 constexpr TileFunction kTiles[kMaxRows + 1] = {
     nullptr,

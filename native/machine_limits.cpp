@@ -39,11 +39,12 @@ double probe_flops(Runtime& runtime, ElementType type) {
     constexpr std::int64_t rounds = 20000;  // some 100 microseconds
     constexpr int repeats = 100;
     const std::lock_guard lock(runtime.mutex());
-    const auto multiply =
-        type == ElementType::bf16 ? runtime.path().probe.multiply_bf16 : runtime.path().probe.multiply_f32;
+    const ProbeKernels& probe = runtime.path().probe;
     const std::int64_t chunks = 8 * runtime.threads();
     double best = 0;
     for (int repeat = 0; repeat < repeats; ++repeat) {
+        // bf16 weights may be multiplied as float32 too: the better one is the limit.
+        const auto multiply = type == ElementType::bf16 && repeat % 2 ? probe.multiply_bf16 : probe.multiply_f32;
         std::atomic<std::int64_t> operations{0};
         const auto start = Clock::now();
         runtime.pool().parallel_for(chunks, [&](std::int64_t, int) {

@@ -13,6 +13,7 @@ struct AttentionKernels;  // attention.h
 
 struct Path {
     const char* name;
+    bool variant;  // a choice inside another path, named for tests and measurements only
     bool (*supported)();
     const LinearKernels& linear_f32;
     const LinearKernels& linear_bf16;
@@ -21,7 +22,7 @@ struct Path {
     const AttentionKernels& attention;
 };
 
-// Compiled in, best first, whether or not this machine can run them.
+// Compiled in, best first and variants last, whether or not this machine can run them.
 std::span<const Path> all_paths();
 
 }  // namespace octavo

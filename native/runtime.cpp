@@ -24,10 +24,10 @@ int checked_threads(int threads) {
 
 }  // namespace
 
-std::vector<std::string> available_paths() {
+std::vector<std::string> available_paths(bool variants) {
     std::vector<std::string> names;
     for (const Path& path : all_paths())
-        if (path.supported()) names.emplace_back(path.name);
+        if (path.supported() && (variants || !path.variant)) names.emplace_back(path.name);
     return names;
 }
 

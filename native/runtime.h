@@ -13,8 +13,8 @@
 
 namespace octavo {
 
-// Names of the paths this machine can run, best first.
-std::vector<std::string> available_paths();
+// Names of the paths this machine can run, best first; with ``variants``, also those for tests and measurements.
+std::vector<std::string> available_paths(bool variants = false);
 
 class Runtime {
 public:

@@ -9,8 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-def available_paths() -> list[str]:
-    """Instruction paths this machine can run, best first, out of avx512_bf16, avx2, portable."""
+def available_paths(variants: bool = False) -> list[str]:
+    """Instruction paths this machine can run, best first, out of avx512_bf16, avx2, portable.
+
+    ``variants`` adds names for tests and measurements: avx512_bf16_dot and avx512_bf16_widened are the two kernels for
+    bf16 weights of which avx512_bf16 takes the one that suits the processor (AMD, Intel).
+    """
 
 class Runtime:
     """An instruction path and one private thread pool."""
