@@ -283,7 +283,7 @@ def check_together(given: Collection[str], flags: dict[str, Any], names: dict[st
     ``given``: parameters that the user named; ``names``: each parameter's flag.
     """
     mode, allowed = _mode(flags)
-    for name in given:
+    for name in (name for name in names if name in given):
         if allowed is not None and name not in allowed | {"preset"}:
             raise ConfigError(f"{names[name]} does not go with {mode}", param=names[name])
         if allowed is None and name in PRESET_ONLY:
