@@ -1,0 +1,209 @@
+"""How requests and servers end: clients that go, deadlines, signals, a full queue, a dead engine, a taken port."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from server_process import ServerProcess, events, serving
+
+COMPLETIONS = "/v1/completions"
+LONG = {"prompt": "a b", "max_tokens": 1900, "ignore_eos": True}
+FAILING = Path(__file__).with_name("failing_server.py")
+
+
+def first_line(response: httpx.Response) -> str:
+    return next(line for line in response.iter_lines() if line)
+
+
+def test_a_client_that_leaves_its_stream_frees_its_blocks(server: ServerProcess) -> None:
+    aborted = server.metric("request_success_total", finished_reason="abort")
+    with server.http.stream("POST", COMPLETIONS, json={**LONG, "stream": True}) as response:
+        assert "text" in first_line(response)
+    server.wait_until_idle(5)
+    assert server.metric("request_success_total", finished_reason="abort") == aborted + 1
+
+
+def test_a_client_that_leaves_before_its_answer_frees_its_blocks(server: ServerProcess) -> None:
+    aborted = server.metric("request_success_total", finished_reason="abort")
+    with pytest.raises(httpx.ReadTimeout):
+        server.http.post(COMPLETIONS, json={**LONG, "n": 3}, timeout=0.3)
+    server.wait_until_idle(5)
+    assert server.metric("request_success_total", finished_reason="abort") == aborted + 3
+
+
+def test_a_killed_client_frees_its_blocks(server: ServerProcess) -> None:
+    code = (
+        "import httpx, sys\n"
+        f"with httpx.stream('POST', '{server.url}{COMPLETIONS}', json={{**{LONG!r}, 'stream': True}}) as response:\n"
+        "    for line in response.iter_lines():\n"
+        "        print(line, flush=True)\n"
+    )
+    client = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert client.stdout is not None
+    with client.stdout as lines:
+        assert "text" in lines.readline()
+        client.kill()
+    client.wait(10)
+    server.wait_until_idle(5)
+
+
+def test_a_deadline_ends_the_answer_and_a_full_queue_says_when_to_come_again(model: str) -> None:
+    with serving(
+        model, "--num-gpu-blocks-override", "200", "--max-num-seqs", "1", "--max-num-queued-reqs", "1",
+        "--request-timeout", "0.7",
+    ) as server, concurrent.futures.ThreadPoolExecutor(8) as pool:  # fmt: skip
+        answers = list(pool.map(lambda _: server.post(COMPLETIONS, {**LONG, "max_tokens": 2000}), range(8)))
+        by_status: dict[int, list[httpx.Response]] = {}
+        for answer in answers:
+            by_status.setdefault(answer.status_code, []).append(answer)
+        refused = by_status.pop(503)
+        assert len(refused) >= 5
+        for answer in refused:
+            assert int(answer.headers["retry-after"]) >= 1
+            assert answer.json()["error"]["type"] == "ServiceUnavailableError"
+        assert server.metric("admission_rejections_total", reason="queue_full") == len(refused)
+        for answer in by_status.pop(200, ()):
+            assert answer.json()["choices"][0]["finish_reason"] in ("abort", "length")
+        for answer in by_status.pop(504, ()):
+            assert "--request-timeout" in answer.json()["error"]["message"]
+        assert not by_status
+        server.wait_until_idle()
+
+
+def test_a_full_pool_preempts_says_so_and_changes_no_answer(model: str) -> None:
+    def ask(server: ServerProcess, number: int) -> Any:
+        body = {"prompt": f"{number} " * 8, "max_tokens": 120, "ignore_eos": True, "seed": number}
+        return server.post(COMPLETIONS, body).json()["choices"][0]["text"]
+
+    texts = []
+    for blocks in ("400", "20"):
+        with (
+            serving(model, "--num-gpu-blocks-override", blocks, "--max-model-len", "200") as server,
+            concurrent.futures.ThreadPoolExecutor(6) as pool,
+        ):
+            texts.append(list(pool.map(lambda number: ask(server, number), range(6))))
+            server.wait_until_idle()
+            preemptions = server.metric("num_preemptions_total")
+            assert (preemptions > 0) == (blocks == "20")
+            assert server.output.count("Preempted cmpl-") == preemptions
+            assert server.metric("request_num_preemptions_sum") == preemptions
+    assert texts[0] == texts[1]
+
+
+def test_sigterm_lets_running_requests_end_and_takes_no_new_ones(model: str) -> None:
+    with serving(model, "--num-gpu-blocks-override", "200") as server:
+        with server.http.stream(
+            "POST", COMPLETIONS, json={**LONG, "max_tokens": 1000, "stream": True}
+        ) as response:
+            lines = response.iter_lines()
+            assert "text" in next(lines)
+            server.process.send_signal(signal.SIGTERM)
+            server.wait_for("SIGTERM: 1 requests may end")
+            turned_away = httpx.post(f"{server.url}{COMPLETIONS}", json=LONG)
+            assert turned_away.status_code == 503
+            assert "retry-after" in turned_away.headers
+            rest = events("\n".join(lines))
+        assert rest[-1]["choices"][0]["finish_reason"] == "length"
+        assert server.process.wait(20) == 0
+        assert "Traceback" not in server.output
+
+
+def test_sigterm_aborts_what_does_not_end_in_time(model: str) -> None:
+    with serving(model, "--num-gpu-blocks-override", "200", "--shutdown-timeout", "0.1") as server:
+        with server.http.stream("POST", COMPLETIONS, json={**LONG, "stream": True}) as response:
+            lines = response.iter_lines()
+            assert "text" in next(lines)
+            server.process.send_signal(signal.SIGTERM)
+            rest = events("\n".join(lines))
+        assert rest[-1]["choices"][0]["finish_reason"] == "abort"
+        assert server.process.wait(20) == 0
+        assert "Aborting 1 requests" in server.output
+
+
+def test_a_second_sigterm_ends_at_once(model: str) -> None:
+    with (
+        serving(model, "--num-gpu-blocks-override", "200") as server,
+        server.http.stream("POST", COMPLETIONS, json={**LONG, "stream": True}) as response,
+    ):
+        assert "text" in first_line(response)
+        server.process.send_signal(signal.SIGTERM)
+        server.wait_for("SIGTERM: 1 requests may end")
+        assert server.stop(signal.SIGTERM, 3) == 128 + signal.SIGTERM
+
+
+def test_a_port_in_use_is_one_line(model: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = subprocess.run(
+            [str(Path(sys.executable).with_name("octavo")), "serve", model, "--port", str(port)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert f"port {port} on 127.0.0.1 is in use" in line
+
+
+@pytest.fixture
+def dying(model: str) -> Iterator[ServerProcess]:
+    with serving(model, "--num-gpu-blocks-override", "200", script=FAILING) as server:
+        yield server
+
+
+def test_a_dead_engine_tells_everyone_and_ends_the_process(dying: ServerProcess) -> None:
+    """The executor of this server fails at its first step with two requests."""
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        with httpx.stream("POST", f"{dying.url}{COMPLETIONS}", json={**LONG, "stream": True}) as response:
+            lines = response.iter_lines()
+            assert "text" in next(lines)
+            whole = pool.submit(dying.post, COMPLETIONS, LONG)
+            told = events("\n".join(lines))
+        assert told[-1]["error"]["code"] == 500
+        assert whole.result().status_code == 500
+        assert "injected" not in whole.result().text, "what went wrong is for the log"
+    assert httpx.get(f"{dying.url}/health").status_code == 503
+    assert httpx.post(f"{dying.url}{COMPLETIONS}", json=LONG).status_code == 503
+    assert dying.process.wait(20) == 1
+    dying.wait_for("The engine has died.*RuntimeError.*injected")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+def test_a_full_disk_ends_the_recording_alone(model: str) -> None:
+    with serving(model, "--num-gpu-blocks-override", "200", "--record", "/dev/full") as server:
+        for _ in range(3):
+            assert server.post(COMPLETIONS, {**LONG, "max_tokens": 400}).status_code == 200
+        assert server.stop() == 0
+        server.wait_for("Recording stopped: cannot write /dev/full: No space left on device")
+
+
+def test_a_recording_can_be_read_back(model: str, tmp_path: Path) -> None:
+    from octavo.telemetry.recording_reader import Recording, Stepped
+
+    file = tmp_path / "run.jsonl.gz"
+    with serving(model, "--num-gpu-blocks-override", "200", "--record", str(file)) as server:
+        assert server.post(COMPLETIONS, {**LONG, "max_tokens": 5}).status_code == 200
+        assert server.stop() == 0
+    steps = [item.record for item in Recording(file).items() if isinstance(item, Stepped)]
+    assert sum(len(step.result.token_ids) for step in steps) == 5
+
+
+def test_lines_as_json(model: str) -> None:
+    with serving(model, "--num-gpu-blocks-override", "200", "--log-format", "json") as server:
+        lines = [json.loads(line) for line in server.lines]
+        assert all({"time", "level", "message"} <= set(line) for line in lines)
+        assert "CPU KV cache size: 3,200 tokens" in [line["message"] for line in lines]
