@@ -57,6 +57,10 @@ def _requests(found: dict[str, Any], unit: str) -> list[str]:
         f"{found['prompt_tokens_per_second']:,.4g} prompt tokens/{each}, "
         f"{found['requests_per_second']:,.4g} requests/{each}",
     ]
+    if found["turns_unasked"]:
+        lines.insert(
+            1, f"A refused turn ends its conversation: {found['turns_unasked']:,} later turns were not asked"
+        )
     if "slo_attainment" in found:
         lines.append(
             f"SLO: {found['slo_attainment']:.1%} of the requests kept it, goodput "

@@ -28,6 +28,7 @@ from octavo.core.model_spec import ModelSpec
 from octavo.core.ports import Sink
 from octavo.memory import sizing
 from octavo.simulation.content import VOCABULARY
+from octavo.simulation.conversations import Conversations
 from octavo.simulation.cost_model import Profile, RooflineProfile
 from octavo.simulation.driver import Simulation, Stop, build_scheduler
 from octavo.simulation.model_specs import model_spec, weight_bytes
@@ -231,7 +232,7 @@ def build_simulation(
 
 def facts(setup: Setup, simulation: Simulation) -> dict[str, Any]:
     """Settings and figures of a finished run, for JSON."""
-    scheduler, cache = simulation.scheduler, setup.cache
+    scheduler, cache, workload = simulation.scheduler, setup.cache, simulation.workload
     return {
         "clock": "steps" if setup.profile is None else "seconds",
         "profile": None if setup.profile is None else setup.profile.name,
@@ -248,6 +249,7 @@ def facts(setup: Setup, simulation: Simulation) -> dict[str, Any]:
         "scheduler": asdict(setup.scheduler),
         "requests_arrived": simulation.arrivals,
         "requests_unfinished": scheduler.num_running + scheduler.num_waiting,
+        "turns_unasked": workload.turns_unasked if isinstance(workload, Conversations) else 0,
         **simulation.report.as_dict(),
     }
 

@@ -69,6 +69,8 @@ class Conversations:
         self._started = 0
         self._ended = 0
         self._now = 0.0
+        self.turns_unasked = 0
+        """Turns behind a refused one: their conversation ended with it."""
 
     @property
     def active(self) -> int:
@@ -130,9 +132,10 @@ class Conversations:
 
     def refused(self, request_id: str, now_s: float) -> None:
         """A conversation that has outgrown the model or the pool ends."""
-        self._asking.pop(request_id)
+        conversation, _ = self._asking.pop(request_id)
         self._now = now_s
         self._ended += 1
+        self.turns_unasked += sum(1 for _ in conversation.turns)
 
 
 def synthetic_turns(

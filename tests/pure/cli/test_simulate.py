@@ -75,6 +75,17 @@ def test_conversations_find_their_history(simulate: Simulate) -> None:
     assert found["hit_rate"] > 0.4
 
 
+def test_turns_behind_a_refused_one_are_counted(simulate: Simulate) -> None:
+    """A history that outgrows the model ends its conversation, and the report says what was not asked."""
+    flags = ("--turns", "8", "--concurrency", "1", "--prompt-tokens", "100", "--output-tokens", "20")
+    found = simulate(*SMALL, *flags, "--num-requests", "2", "--json").json
+    assert found["requests_refused"] == 2
+    assert found["turns_unasked"] > 0
+    assert found["requests_finished"] + found["requests_refused"] + found["turns_unasked"] == 16
+    text = simulate(*SMALL, *flags, "--num-requests", "2").out
+    assert f"{found['turns_unasked']} later turns were not asked" in text
+
+
 def test_models_by_name_file_and_numbers(simulate: Simulate, tmp_path: Path) -> None:
     config = {
         "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64,
