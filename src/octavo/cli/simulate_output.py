@@ -131,7 +131,11 @@ def progress_bar(total: int | None, unit: str) -> Iterator[Callable[[int], None]
     from tqdm import tqdm
 
     with tqdm(total=total, unit=f" {unit}", delay=1.0, leave=False, file=sys.stderr) as bar:
-        yield lambda done: None if done == bar.n else (bar.update(done - bar.n), None)[1]
+
+        def tell(done: int) -> None:
+            bar.update(done - bar.n)
+
+        yield tell
 
 
 def by_requests(tell: Callable[[int], None] | None) -> Callable[[Simulation], None] | None:

@@ -56,6 +56,17 @@ def test_times_come_from_the_profile(simulate: Simulate) -> None:
     assert fast["pool"]["num_blocks"] > slow["pool"]["num_blocks"]
 
 
+def test_a_measured_profile(simulate: Simulate, tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    profile = {"name": "mine", "source": "a test", "coefficients": {"constant": 0.5}}
+    path.write_text(json.dumps({"format": "octavo-profile", "version": 1, "kind": "fitted", **profile}))
+    flags = ("--profile", str(path), "--num-requests", "3", "--max-model-len", "2000")
+    found = simulate(*flags, "--num-gpu-blocks-override", "200", "--json").json
+    assert found["duration"] == 0.5 * found["steps"]
+    refused = simulate(*flags)
+    assert refused.code == 2 and "knows no memory" in refused.err
+
+
 def test_goodput(simulate: Simulate) -> None:
     found = simulate(*SMALL, *WORK, "--slo-ttft", "30", "--json").json
     assert found["slo_attainment"] == found["requests_within_slo"] / 20
