@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import click
 import pytest
 from simulate_helpers import Simulate
+
+from octavo.cli.main import octavo
 
 MISTAKES: list[tuple[str, str]] = [
     ("--preset arcticle", "'arcticle' is not known"),
@@ -77,3 +81,12 @@ def test_mistakes_are_named(simulate: Simulate, tmp_path: Path, arguments: str, 
     assert expected.format(**paths) in done.err
     assert "Traceback" not in done.err
     assert done.out == ""
+
+
+def test_the_guide_speaks_of_flags_that_exist() -> None:
+    found = octavo.get_command(click.Context(octavo), "simulate")
+    assert found is not None
+    known = {opt for param in found.params for opt in (*param.opts, *param.secondary_opts)}
+    guide = Path(__file__).parents[3] / "docs" / "simulator.md"
+    used = set(re.findall(r"--[a-z][a-z0-9-]*", guide.read_text(encoding="utf-8")))
+    assert used - known == set()
