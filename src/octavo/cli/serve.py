@@ -76,6 +76,20 @@ SERVER_FLAGS: Flags = (
         show_default=True,
         help="Prefix of the metrics; vllm makes existing dashboards work.",
     ),
+    click.option(
+        "--thrash-preemptions",
+        type=int,
+        default=32,
+        show_default=True,
+        help="Preemptions within --thrash-window steps at which admission pauses.",
+    ),
+    click.option(
+        "--thrash-window",
+        type=int,
+        default=64,
+        show_default=True,
+        help="Steps without a preemption after which admission goes on.",
+    ),
     click.option("--disable-log-stats", is_flag=True, help="No periodic line."),
     click.option(
         "--log-format",

@@ -62,9 +62,16 @@ class SchedulerConfig:
     """fcfs: by arrival. priority: by ``Request.priority`` (lower first), then arrival."""
     preemption: Preemption = "recompute"
     """What a victim keeps: its generated tokens (recompute) or nothing (restart)."""
+    thrash_preemptions: int | None = None
+    """Preemptions within ``thrash_window`` at which admission pauses; None never pauses it."""
+    thrash_window: int = 64
+    """Steps without a preemption after which it goes on."""
 
     def __post_init__(self) -> None:
+        limit = self.thrash_preemptions
         positive = {
+            "--thrash-preemptions": 1 if limit is None else limit,
+            "--thrash-window": self.thrash_window,
             "--max-num-seqs": self.max_num_seqs,
             "--max-model-len": self.max_model_len,
             "--max-num-batched-tokens": 1

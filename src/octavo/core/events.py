@@ -103,7 +103,27 @@ class Finished:
     """Blocks of the row when it ended; 0 for a request that ended in the queue."""
 
 
-RareEvent = Admitted | Preempted | Refused | Blocked | Evicted | Finished
+@dataclass(frozen=True, slots=True)
+class AdmissionPaused:
+    """Preemptions came too often, so nobody is admitted for a while."""
+
+    preemptions: int
+    """Within the last ``window`` steps."""
+    window: int
+    running: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionResumed:
+    """The pressure has fallen."""
+
+    steps: int
+    """How long admission paused."""
+    waiting: int
+
+
+RareEvent = Admitted | Preempted | Refused | Blocked | Evicted | Finished | AdmissionPaused | AdmissionResumed
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -118,6 +118,8 @@ def build_session(
         watermark_blocks=options.watermark_blocks,
         queue=options.queue,
         preemption=options.preemption,
+        thrash_preemptions=options.thrash_preemptions,
+        thrash_window=options.thrash_window,
     )
     scheduler = Scheduler(limits, make_allocator(cache, limits.max_num_seqs, limits.max_model_len))
     executor = CpuExecutor(

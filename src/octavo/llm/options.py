@@ -31,6 +31,9 @@ class EngineOptions:
     watermark_blocks: int = 0
     queue: QueueOrder = "fcfs"
     preemption: Preemption = "recompute"
+    thrash_preemptions: int | None = None
+    """Preemptions within ``thrash_window`` steps at which admission pauses; None never pauses it."""
+    thrash_window: int = 64
     threads: int | None = None
     """Threads of the native part; None is one a usable core."""
     path: str | None = None

@@ -5,12 +5,27 @@ Position 0 is the oldest. Arrays move only when somebody leaves, so that a stead
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
 from octavo.scheduling.sequence import Sequence
 
 ROW, COMPUTED, KNOWN, LIMIT, SLOTS, SCHEDULED, NEWEST = range(7)
+
+
+class Chosen(NamedTuple):
+    """The running sequences of one step, as its plan has them."""
+
+    rows: NDArray[np.int32]
+    request_ids: tuple[str, ...]
+    computed: NDArray[np.int32]
+    scheduled: NDArray[np.int32]
+    token_ids: NDArray[np.int32]
+    samples: NDArray[np.bool_]
+    sampling: slice | NDArray[np.intp]
+    """Positions of those that sample."""
 
 
 class Running:
@@ -37,6 +52,10 @@ class Running:
         """Tokens in the step that is being planned or run."""
         self.newest = self._fields[NEWEST]
         """The last known token."""
+        self._ones = np.ones(capacity, np.int32)
+        self._trues = np.ones(capacity, np.bool_)
+        self._ones.setflags(write=False)
+        self._trues.setflags(write=False)
         self.sequences: list[Sequence] = []
         self.ids: list[str] = []
         self._rows_view: NDArray[np.int32] | None = None
@@ -54,6 +73,26 @@ class Running:
         if self._ids_view is None:
             self._ids_view = tuple(self.ids)
         return self._ids_view
+
+    def all_decoding(self) -> Chosen:
+        """Every sequence, each with its newest token alone."""
+        n = self.count
+        computed, token_ids = self.computed[:n].copy(), self.newest[:n].copy()
+        everyone = slice(0, n)
+        ids = self.request_ids()
+        return Chosen(self.rows(), ids, computed, self._ones[:n], token_ids, self._trues[:n], everyone)
+
+    def scheduled_ones(self, tokens: NDArray[np.int32]) -> Chosen:
+        """The sequences with tokens in this step. ``tokens``: the known ones of each row."""
+        n = self.count
+        positions = self.scheduled[:n].nonzero()[0]
+        rows, ids = self.rows(), self.request_ids()
+        if len(positions) < n:
+            rows, ids = rows[positions], tuple(self.ids[i] for i in positions.tolist())
+        computed, scheduled = self.computed[positions], self.scheduled[positions]
+        samples = computed + scheduled == self.known[positions]
+        token_ids = gather(tokens, rows, computed, scheduled)
+        return Chosen(rows, ids, computed, scheduled, token_ids, samples, positions[samples])
 
     def append(
         self, sequence: Sequence, row: int, computed: int, known: int, slots: int, scheduled: int

@@ -31,8 +31,9 @@ from octavo.core.request import Request
 from octavo.memory import Allocator, HashChain
 from octavo.scheduling.door import check
 from octavo.scheduling.policies import UNLIMITED, WaitingQueue, deal, victim
-from octavo.scheduling.running import Running, gather
+from octavo.scheduling.running import Running
 from octavo.scheduling.sequence import Sequence
+from octavo.scheduling.thrash import ThrashGuard
 
 
 class Scheduler:
@@ -72,10 +73,7 @@ class Scheduler:
         self._ids: tuple[str, ...] = ()
         self._sampling: slice | NDArray[np.intp] = slice(0, 0)
         """Positions of the running sequences that sample in the plan."""
-        self._ones = np.ones(rows, np.int32)
-        self._trues = np.ones(rows, np.bool_)
-        self._ones.setflags(write=False)
-        self._trues.setflags(write=False)
+        self._guard = ThrashGuard.of(config)
 
     # ------------------------------------------------------------------ the queue
 
@@ -235,6 +233,8 @@ class Scheduler:
         else:
             sequence.keep(self.tokens[row, sequence.prompt_tokens : known].copy())
         sequence.preemptions += 1
+        if self._guard is not None:
+            self._guard.preempted(self._step)
         self._vacate(row)
         self.waiting.push(sequence)
         after = self.allocator.state()
@@ -253,6 +253,10 @@ class Scheduler:
     def _admit(self, budget: int) -> int:
         """Admit from the queue's head while rows, budget and memory suffice. Returns the tokens left of the budget."""
         running, waiting, allocator = self.running, self.waiting, self.allocator
+        if (guard := self._guard) is not None:
+            self._events += guard.update(self._step, running.count, len(waiting))
+            if guard.paused:
+                return budget
         while budget > 0 and running.count < self.config.max_num_seqs and len(waiting):
             sequence, row = waiting.head(), self._free_rows[-1]
             headroom = self.config.watermark_blocks if running.count else 0
@@ -287,30 +291,18 @@ class Scheduler:
 
     def _freeze(self) -> StepPlan:
         """The plan of what was scheduled. Arrays that equal those of other steps are shared; all are read-only."""
-        running = self.running
-        count = running.count
         if self._steady and not self._started:
-            rows, self._ids = running.rows(), running.request_ids()
-            computed = running.computed[:count].copy()
-            scheduled, samples = self._ones[:count], self._trues[:count]
-            token_ids = running.newest[:count].copy()
-            self._sampling = slice(0, count)
+            chosen = self.running.all_decoding()
         else:
-            positions = running.scheduled[:count].nonzero()[0]
-            rows, self._ids = running.rows(), running.request_ids()
-            if len(positions) < count:
-                rows, self._ids = rows[positions], tuple(running.ids[i] for i in positions.tolist())
-            computed, scheduled = running.computed[positions], running.scheduled[positions]
-            samples = computed + scheduled == running.known[positions]
-            token_ids = gather(self.tokens, rows, computed, scheduled)
-            self._sampling = positions[samples]
+            chosen = self.running.scheduled_ones(self.tokens)
+        self._ids, self._sampling = chosen.request_ids, chosen.sampling
         plan = StepPlan(
             step=self._step,
-            rows=rows,
-            computed=computed,
-            scheduled=scheduled,
-            token_ids=token_ids,
-            samples=samples,
+            rows=chosen.rows,
+            computed=chosen.computed,
+            scheduled=chosen.scheduled,
+            token_ids=chosen.token_ids,
+            samples=chosen.samples,
             block_table=self.allocator.table.matrix,
             copies=self.allocator.take_copies(),
             started=tuple(self._started),

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from octavo.core.events import Admitted, Blocked, Evicted, Finished, PoolState, Preempted, RareEvent, Refused
+from octavo.core.events import (
+    AdmissionPaused,
+    AdmissionResumed,
+    Admitted,
+    Blocked,
+    Evicted,
+    Finished,
+    PoolState,
+    Preempted,
+    RareEvent,
+    Refused,
+)
 
 
 def event_line(event: RareEvent) -> str:
@@ -30,6 +41,13 @@ def event_line(event: RareEvent) -> str:
             )
         case Evicted():
             return f"Evicted {len(event.blocks)} cached blocks to make room"
+        case AdmissionPaused():
+            return (
+                f"Admission paused: {event.preemptions} preemptions within {event.window} steps; "
+                f"{event.running} requests run on, {event.waiting} wait (--thrash-preemptions)"
+            )
+        case AdmissionResumed():
+            return f"Admission resumed after {event.steps} steps: {event.waiting} requests wait"
         case Finished():
             return (
                 f"Finished {event.request_id}: {event.reason.name.lower()} after {event.output_tokens} tokens, "

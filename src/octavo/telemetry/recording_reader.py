@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +14,9 @@ from numpy.typing import NDArray
 from octavo.core.config import CacheConfig, SchedulerConfig
 from octavo.core.errors import OctavoError
 from octavo.core.events import (
-    Admitted,
-    Blocked,
     Evicted,
     Finished,
     PoolState,
-    Preempted,
     RareEvent,
     Refused,
     StepRecord,
@@ -31,7 +28,7 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.telemetry.checked_lines import Record, complain, json_records, numbered_lines
 from octavo.telemetry.recording import FORMAT, VERSION
 
-EVENTS = {kind.__name__: kind for kind in (Admitted, Preempted, Refused, Blocked, Evicted, Finished)}
+EVENTS: dict[str, type[RareEvent]] = {kind.__name__: kind for kind in get_args(RareEvent)}
 Settings = TypeVar("Settings", CacheConfig, SchedulerConfig)
 
 
