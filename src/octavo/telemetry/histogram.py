@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from prometheus_client.core import HistogramMetricFamily
 
 TTFT = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0),
@@ -75,6 +74,6 @@ class ArrayHistogram:
         np.add.at(self._counts, self._bounds.searchsorted(array), 1)
         self._sum += float(array.sum())
 
-    def add_to(self, family: HistogramMetricFamily, labels: list[str]) -> None:
-        totals = np.cumsum(self._counts).tolist()
-        family.add_metric(labels, list(zip(self._labels, totals, strict=True)), self._sum)
+    def cumulative(self) -> list[tuple[str, float]]:
+        """(upper bound, values up to it) of each bucket, as Prometheus wants them."""
+        return list(zip(self._labels, np.cumsum(self._counts).tolist(), strict=True))

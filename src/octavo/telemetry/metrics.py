@@ -249,7 +249,7 @@ class Metrics:
                 family = HistogramMetricFamily(
                     self._prefix + histogram.name, histogram.documentation, labels=list(self._labels)
                 )
-                histogram.add_to(family, list(self._labels.values()))
+                family.add_metric(list(self._labels.values()), histogram.cumulative(), histogram.sum)
                 yield family
 
     def describe(self) -> list[Metric]:
