@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from itertools import product
 from multiprocessing import get_context
 from typing import Any, TypeVar
@@ -53,32 +53,54 @@ def cores() -> int:
 def over_cores(
     work: Callable[[Task], Result], tasks: Sequence[Task], jobs: int | None, unit: str
 ) -> list[Result]:
-    """``work`` of every task, in their order, in up to ``jobs`` processes (one task or one job: in this one).
+    """``work`` of every task, in their order, in up to ``jobs`` processes, this one among them.
 
-    An error of the first failing task is raised; the tasks that have not begun are dropped then.
+    An error of a failing task is raised; the tasks that have not begun are dropped then.
     """
     if jobs is not None and jobs < 1:
         raise ConfigError(f"--jobs is {jobs}; it must be at least 1", param="--jobs")
-    workers = min(jobs or cores(), len(tasks))
+    others = min(jobs or cores(), len(tasks)) - 1
     with progress_bar(len(tasks), unit) as tell:
-        found: list[Result] = []
-        if workers == 1:
+        if others == 0:
+            found: list[Result] = []
             for task in tasks:
                 found.append(work(task))
                 if tell is not None:
                     tell(len(found))
             return found
         # A forked process would inherit whatever threads were doing; a spawned one starts clean on every platform.
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        with ProcessPoolExecutor(others, mp_context=get_context("spawn")) as pool:
             try:
-                for result in pool.map(work, tasks):
-                    found.append(result)
-                    if tell is not None:
-                        tell(len(found))
+                return _share(work, tasks, [pool.submit(work, task) for task in tasks], tell)
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
-        return found
+
+
+def _share(
+    work: Callable[[Task], Result],
+    tasks: Sequence[Task],
+    futures: Sequence[Future[Result]],
+    tell: Callable[[int], None] | None,
+) -> list[Result]:
+    """The others take tasks from the front; this process takes them from the back, as starting another one takes
+    longer than many a task."""
+    own: dict[int, Result] = {}
+
+    def count() -> None:
+        if tell is not None:
+            tell(len(own) + sum(future.done() and not future.cancelled() for future in futures))
+
+    for i in reversed(range(len(tasks))):
+        if not futures[i].cancel():
+            break
+        own[i] = work(tasks[i])
+        count()
+    found = []
+    for i, future in enumerate(futures):
+        found.append(own[i] if i in own else future.result())
+        count()
+    return found
 
 
 def run_sweep(
