@@ -1,0 +1,136 @@
+"""Two hundred clients against a pool that holds a fifth of them, for OCTAVO_SOAK_SECONDS (default 15).
+
+Clients stream, leave at random, and send what is impossible or malformed. Every request must end in tokens or a typed
+error, nothing may stay behind, and an answer under pressure must be the one of an engine that has room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from octavo import LLM, SamplingParams
+from server_process import ServerProcess, serving
+
+SECONDS = float(os.environ.get("OCTAVO_SOAK_SECONDS", "15"))
+CLIENTS = 200
+PROMPTS = [[97 + (3 * number + place) % 26 for place in range(20 + number)] for number in range(12)]
+TOKENS = 60
+AUDITED = Path(__file__).with_name("audited_server.py")
+
+
+def body(number: int, **more: Any) -> dict[str, Any]:
+    return {
+        "prompt": PROMPTS[number], "max_tokens": TOKENS, "ignore_eos": True, "seed": number, "return_token_ids": True,
+        **more,
+    }  # fmt: skip
+
+
+IMPOSSIBLE = (
+    json.dumps(body(0, max_tokens=10**6)).encode(),
+    json.dumps(body(1, top_p=7)).encode(),
+    json.dumps(body(2, prompt=[10**9])).encode(),
+    json.dumps({"prompt": 3}).encode(),
+    json.dumps(
+        body(3, response_format={"type": "json_schema", "json_schema": {"schema": {"type": "x"}}})
+    ).encode(),
+    b"{",
+    b"\xff\x00",
+)
+
+
+class Client:
+    """Asks over and over, on a new connection each time, over a plain socket: 200 of a real library cost too much."""
+
+    def __init__(self, port: int, seed: int, expected: list[list[int]], seen: Counter[str]) -> None:
+        self.port = port
+        self.random = random.Random(seed)
+        self.expected = expected
+        self.seen = seen
+
+    async def run(self, until: float) -> None:
+        while time.monotonic() < until:
+            await asyncio.wait_for(self.ask(), 60)
+
+    async def ask(self) -> None:
+        kind = self.random.choices(("stream", "whole", "leave", "impossible"), (4, 3, 3, 1))[0]
+        number = self.random.randrange(len(PROMPTS))
+        sent = json.dumps(body(number, stream=kind in ("stream", "leave"))).encode()
+        if kind == "impossible":
+            sent = self.random.choice(IMPOSSIBLE)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            length = f"content-length: {len(sent)}"
+            head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{length}\r\n\r\n"
+            writer.write(head.encode() + sent)
+            if kind == "leave":
+                await reader.read(self.random.randrange(1, 4000))
+                if self.random.random() < 0.5:
+                    writer.transport.abort()
+                self.seen["left"] += 1
+                return
+            self.judge(kind, number, (await reader.read()).decode())
+        finally:
+            writer.close()
+
+    def judge(self, kind: str, number: int, text: str) -> None:
+        status = int(text.split(" ", 2)[1])
+        if status != 200:
+            assert status in ((400,) if kind == "impossible" else (503,)), text
+            assert '"error":{"message":' in text
+            self.seen[str(status)] += 1
+            return
+        assert kind != "impossible", text
+        if kind == "stream":
+            chunks = [json.loads(line[6:]) for line in text.splitlines() if line.startswith('data: {"')]
+            tokens = [token for chunk in chunks for token in chunk["choices"][0]["token_ids"]]
+            assert "data: [DONE]" in text
+        else:
+            tokens = json.loads(text.partition("\r\n\r\n")[2])["choices"][0]["token_ids"]
+        assert tokens == self.expected[number], "pressure has changed an answer"
+        self.seen[kind] += 1
+
+
+async def crowd(server: ServerProcess, expected: list[list[int]]) -> tuple[Counter[str], int, int]:
+    """(what the clients saw, resident bytes after a warm-up and at the end)."""
+    seen: Counter[str] = Counter()
+    port, process = int(server.url.rpartition(":")[2]), psutil.Process(server.process.pid)
+    clients = [Client(port, seed, expected, seen) for seed in range(CLIENTS)]
+    warm = time.monotonic() + SECONDS / 3
+    await asyncio.gather(*(client.run(warm) for client in clients))
+    before = process.memory_info().rss
+    end = time.monotonic() + SECONDS * 2 / 3
+    await asyncio.gather(*(client.run(end) for client in clients))
+    return seen, before, process.memory_info().rss
+
+
+def test_a_crowd(model: str) -> None:
+    sampling = [
+        SamplingParams(max_tokens=TOKENS, ignore_eos=True, seed=number) for number in range(len(PROMPTS))
+    ]
+    outputs = LLM(model, num_blocks=2000).generate(PROMPTS, sampling, use_tqdm=False)
+    expected = [output.outputs[0].token_ids for output in outputs]
+    # A request needs 5 or 6 blocks of 16; 200 blocks hold a fifth of the clients. The queue holds 100.
+    with serving(
+        model, "--num-gpu-blocks-override", "200", "--max-num-queued-reqs", "100", "--thrash-preemptions", "8",
+        script=AUDITED,
+    ) as server:  # fmt: skip
+        seen, before, after = asyncio.run(crowd(server, expected))
+        server.wait_until_idle(30)
+        preemptions = server.metric("num_preemptions_total")
+        assert sum(server.metric("kv_blocks", state=state) for state in ("cached", "free")) == 200
+        assert server.stop() == 0
+        assert "audit clean" in server.output
+        assert "Traceback" not in server.output
+    print(f"\n{dict(seen)}, {preemptions:.0f} preemptions, {(after - before) / 2**20:+.1f} MiB")
+    assert min(seen[kind] for kind in ("stream", "whole", "left", "400")) > 0
+    assert preemptions > 0
+    assert after - before < (16 << 20) + 0.1 * before, "memory grows"
