@@ -39,11 +39,12 @@ LITERATURE = (
 )
 TRACE = "azure2023_conv.csv.gz"
 TRACE_RUNS = {
-    "llama-3.1-8b on l4": ("--profile", "l4"),
-    "llama-3.1-8b on h100": ("--profile", "h100"),
+    "llama-3.1-8b on l4": ("--profile", "l4", "--no-enable-prefix-caching"),
+    "llama-3.1-8b on h100": ("--profile", "h100", "--no-enable-prefix-caching"),
 }
 """The same hour on a card that it overloads (many run, steps are long) and on one that it hardly keeps busy (few run,
-steps are short and many): between them lies what a user would look at."""
+steps are short and very many). The trace says nothing about content, so there is nothing that a prefix cache could find.
+"""
 
 
 @dataclass(frozen=True)
