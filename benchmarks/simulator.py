@@ -43,7 +43,7 @@ TRACE_RUNS = {
     "llama-3.1-8b on h100": ("--profile", "h100", "--no-enable-prefix-caching"),
 }
 """The same hour on a card that it overloads (many run, steps are long) and on one that it hardly keeps busy (few run,
-steps are short and very many). The trace says nothing about content, so there is nothing that a prefix cache could find.
+steps are short and very many). The trace says nothing about content, so a prefix cache could find nothing.
 """
 
 
