@@ -6,8 +6,9 @@ REFERENCE := .venv-reference
 NATIVE := $(wildcard native/*.cpp native/*.h native/CMakeLists.txt)
 PROMPT ?= What is the capital of France?
 ARGS ?=
+SECONDS ?= 600
 
-.PHONY: help install model generate chat inspect test test-reference lint format bench clean
+.PHONY: help install model serve top soak generate chat inspect test test-reference lint format bench clean
 .DEFAULT_GOAL := help
 
 help:  ## This list
@@ -22,6 +23,15 @@ install: $(VENV)/.installed  ## .venv with Octavo and its native part
 
 model: install  ## Fetch the embedded model into the user's cache folder
 	@$(BIN)/python -m octavo.execution.embedded
+
+serve: model  ## Serve the embedded model on http://127.0.0.1:8000
+	@$(BIN)/octavo serve $(ARGS)
+
+top: install  ## Watch a running server
+	@$(BIN)/octavo top $(ARGS)
+
+soak: install  ## Two hundred clients against a small pool for SECONDS=600
+	OCTAVO_SOAK_SECONDS=$(SECONDS) $(BIN)/python -m pytest -s tests/cpu/server/test_soak.py
 
 generate: model  ## Answer PROMPT="..." (more flags in ARGS)
 	@$(BIN)/octavo generate $(ARGS) "$(PROMPT)"
