@@ -16,6 +16,7 @@ class LazyGroup(click.Group):
 
     commands_at = {  # noqa: RUF012 - click reads class attributes
         "serve": ("octavo.cli.serve", "Serve a model over HTTP, as OpenAI's API does."),
+        "top": ("octavo.cli.top", "Watch a running server: its pool, its requests, its rates."),
         "generate": ("octavo.cli.generate", "Complete prompts, or answer them as chat messages."),
         "chat": ("octavo.cli.chat", "Chat with a model; the prefix cache keeps the conversation."),
         "inspect": (

@@ -39,6 +39,7 @@ from octavo.server.middleware import ApiKeys, BodyLimit
 from octavo.server.prepare import Job, Preparer
 from octavo.server.protocol import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest, decode
 from octavo.server.settings import ServerOptions
+from octavo.server.state import snapshot
 from octavo.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -210,6 +211,9 @@ class Api:
     async def show_load(self, http: Request) -> Response:
         return json_response({"server_load": self._engine.num_unfinished})
 
+    async def state(self, http: Request) -> Response:
+        return json_response(await self._engine.ask(lambda session: snapshot(session, self._metrics)))
+
     async def reset_prefix_cache(self, http: Request) -> Response:
         dropped = await self._engine.ask(lambda session: session.engine.scheduler.allocator.reset_cache())
         self._say(f"Prefix cache reset: {dropped} cached blocks are free")
@@ -235,6 +239,7 @@ def build_app(api: Api, options: ServerOptions) -> Starlette:
         Route("/version", api.version, methods=get),
         Route("/metrics", api.show_metrics, methods=get),
         Route("/load", api.show_load, methods=get),
+        Route("/state", api.state, methods=get),
         Route("/reset_prefix_cache", api.reset_prefix_cache, methods=post),
     ]
     middleware = [Middleware(BodyLimit, options.max_body_bytes)]

@@ -136,7 +136,8 @@ def test_a_second_sigterm_ends_at_once(model: str) -> None:
         serving(model, "--num-gpu-blocks-override", "200") as server,
         server.http.stream("POST", COMPLETIONS, json={**LONG, "stream": True}) as response,
     ):
-        assert "text" in first_line(response)
+        lines = response.iter_lines()  # kept: a generator that is dropped closes the connection
+        assert "text" in next(lines)
         server.process.send_signal(signal.SIGTERM)
         server.wait_for("SIGTERM: 1 requests may end")
         assert server.stop(signal.SIGTERM, 3) == 128 + signal.SIGTERM
