@@ -46,7 +46,9 @@ class TraceOptions:
         if not self.speed > 0:
             raise ConfigError(f"the trace's speed is {self.speed}; it must be above 0", param="--speed")
         if self.spread_s < 0:
-            raise ConfigError(f"the spread is {self.spread_s} s; it must be at least 0", param="--trace-spread")
+            raise ConfigError(
+                f"the spread is {self.spread_s} s; it must be at least 0", param="--trace-spread"
+            )
 
 
 def open_workload(path: Path, kind: str | None, options: TraceOptions) -> OpenLoop | Conversations:
