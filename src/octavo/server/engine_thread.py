@@ -27,7 +27,7 @@ class EngineDeadError(Exception):
 class Observer(Protocol):
     """Hears of requests when the engine does; called in the engine thread."""
 
-    def added(self, request_id: str, arrived: float) -> None:
+    def added(self, request_id: str, arrived: float, now: float) -> None:
         """``arrived``: when the server had read it, in seconds of the engine's clock."""
 
 
@@ -247,7 +247,8 @@ class EngineThread:
             return error
         self._running[stream.request.request_id] = stream
         if self._observer is not None:
-            self._observer.added(stream.request.request_id, stream.arrived)
+            now = self.session.engine.clock.now()
+            self._observer.added(stream.request.request_id, stream.arrived, now)
         return None
 
     def _step(self, outcomes: list[tuple[Stream, Delta | BaseException]]) -> None:

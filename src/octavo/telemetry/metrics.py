@@ -118,6 +118,8 @@ class Metrics:
         self._lock = threading.Lock()
         """The engine's thread counts, the loop's scrapes."""
         self._times: dict[str, _Times] = {}
+        self._planned = 0.0
+        """When the coming step is planned, as near as records tell: after the step before it and the newest request."""
         self._last_token = np.full(max_num_seqs, np.nan)
         """float64 [rows]: when the request in each row got its newest token; nan where it has none."""
         self._registry = CollectorRegistry()
@@ -125,9 +127,11 @@ class Metrics:
 
     # ------------------------------------------------------------------ counting
 
-    def added(self, request_id: str, arrived: float) -> None:
+    def added(self, request_id: str, arrived: float, now: float) -> None:
+        """``arrived``: when it was read; ``now``: when the engine took it. Seconds of the engine's clock."""
         with self._lock:
             self._times[request_id] = _Times(arrived)
+            self._planned = max(self._planned, now)
 
     def rejected(self, reason: str) -> None:
         with self._lock:
@@ -148,10 +152,11 @@ class Metrics:
                 self._take_tokens(record, now)
             for event in ended:
                 self._finish(event, now)
+            self._planned = now
 
     def _take(self, event: RareEvent, record: StepRecord, now: float) -> None:
         if isinstance(event, Admitted):
-            self._admit(event, record, now)
+            self._admit(event, record)
         elif isinstance(event, Preempted):
             self.totals.preemptions += 1
             self.totals.preempted_tokens += event.tokens_to_recompute
@@ -165,7 +170,7 @@ class Metrics:
         elif isinstance(event, Finished):
             self._finish(event, now)
 
-    def _admit(self, event: Admitted, record: StepRecord, now: float) -> None:
+    def _admit(self, event: Admitted, record: StepRecord) -> None:
         times = self._times.get(event.request_id)
         self._last_token[event.row] = np.nan if times is None else times.last_token
         if times is not None:
@@ -179,8 +184,8 @@ class Metrics:
             totals.queries += event.prompt_tokens
             totals.hits += event.cached_tokens
         if times is not None:
-            times.admitted = now
-            self.histograms["request_queue_time_seconds"].observe(now - times.arrived)
+            times.admitted = self._planned
+            self.histograms["request_queue_time_seconds"].observe(self._planned - times.arrived)
 
     def _looked_up(self, event: Admitted, record: StepRecord) -> bool:
         """Whether its prompt was searched for: one that wants its prompt's log-probabilities computes all of it."""

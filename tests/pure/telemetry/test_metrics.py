@@ -31,7 +31,7 @@ class Counted:
 
     def add(self, name: str, *args: object) -> None:
         self.bench.add(name, *args)
-        self.metrics.added(name, self.now)
+        self.metrics.added(name, self.now, self.now + 0.25)
 
     def steps(self, count: int) -> None:
         for _ in range(count):
@@ -65,7 +65,8 @@ def test_one_request_from_arrival_to_end() -> None:
     assert values["e2e_request_latency_seconds_sum"] == 4
     assert values["request_decode_time_seconds_sum"] == 3
     assert values["request_time_per_output_token_seconds_sum"] == 1
-    assert values["request_queue_time_seconds_sum"] == 1
+    assert values["request_queue_time_seconds_sum"] == 0.25
+    assert values["request_prefill_time_seconds_sum"] == 0.75
     assert values["request_prompt_tokens_sum"] == 5
     assert values["request_generation_tokens_sum"] == 4
     assert values["iteration_tokens_total_count"] == 4
