@@ -52,8 +52,12 @@ class ServerProcess:
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        ready = self.wait_for(r"Ready in [\d.]+ s: \S+ on (http://[\w.:]+)", 60)
-        self.url = ready[1]
+        try:
+            self.url = self.wait_for(r"Ready in [\d.]+ s: \S+ on (http://[\w.:]+)", 60)[1]
+        except BaseException:
+            self.process.kill()
+            self.process.wait(10)
+            raise
         self.http = httpx.Client(base_url=self.url, timeout=30)
 
     def _read(self) -> None:

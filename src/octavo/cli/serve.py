@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable
+from contextlib import nullcontext
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
@@ -120,8 +123,8 @@ def server_flags(command: Callable[..., Any]) -> Callable[..., Any]:
 def command(model_argument: str | None, verbose: bool, **flags: Any) -> None:
     """Serve a model over HTTP, as OpenAI's API does."""
     # Not at the top: --help loads neither NumPy nor a web server.
+    from octavo.server.listening import bind
     from octavo.server.logs import Logs
-    from octavo.server.serve import bind
 
     if model_argument and flags["model"]:
         raise ConfigError(f"two models: {model_argument} and --model {flags['model']}", param="--model")
@@ -145,12 +148,15 @@ def _serve(
 ) -> int:
     from octavo.llm.build import build_session
     from octavo.server.recording import RecordingFile
-    from octavo.server.serve import serve
 
-    if record is None:
-        return serve(build_session(engine, log=logs.say, verbose=verbose), listener, options, logs.say)
-    with RecordingFile(record, logs.say) as file:
-        session = build_session(engine, log=logs.say, verbose=verbose, record=cast(TextIO, file))
+    # Reading the weights leaves the interpreter free for much of its time: enough to load the web server in.
+    loading = threading.Thread(target=import_module, args=("octavo.server.serve",))
+    loading.start()
+    with RecordingFile(record, logs.say) if record else nullcontext() as file:
+        session = build_session(engine, log=logs.say, verbose=verbose, record=cast("TextIO | None", file))
+        loading.join()
+        from octavo.server.serve import serve
+
         return serve(session, listener, options, logs.say)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import gc
 import logging
 import os
@@ -21,7 +20,6 @@ from collections.abc import Callable, Iterator
 import psutil
 import uvicorn
 
-from octavo.core.errors import ConfigError
 from octavo.llm.session import Session
 from octavo.server.app import Api, build_app
 from octavo.server.engine_thread import EngineThread
@@ -37,26 +35,6 @@ DEATH_GRACE_S = 2.0
 ABORT_GRACE_S = 5.0
 """How long aborted answers may take to reach their clients at the end."""
 LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A bound socket, so that a port in use is found before the model is loaded. Raises ConfigError."""
-    try:
-        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except OSError as error:
-        raise ConfigError(f"cannot listen on host {host!r}: {error.strerror}", param="--host") from error
-    listener = socket.socket(family, kind, proto)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except OSError as error:
-        listener.close()
-        if error.errno == errno.EADDRINUSE:
-            raise ConfigError(
-                f"port {port} on {host} is in use; choose another --port", param="--port"
-            ) from error
-        raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror}", param="--port") from error
-    return listener
 
 
 def serve(
