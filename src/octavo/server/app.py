@@ -36,6 +36,7 @@ from octavo.server.errors import (
 )
 from octavo.server.generation import ClientGoneError, Generation
 from octavo.server.middleware import ApiKeys, BodyLimit
+from octavo.server.openapi import document
 from octavo.server.prepare import Job, Preparer
 from octavo.server.protocol import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest, decode
 from octavo.server.settings import ServerOptions
@@ -205,6 +206,9 @@ class Api:
     async def version(self, http: Request) -> Response:
         return json_response({"version": __version__})
 
+    async def openapi(self, http: Request) -> Response:
+        return json_response(document())
+
     async def show_metrics(self, http: Request) -> Response:
         return Response(self._metrics.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
@@ -237,6 +241,7 @@ def build_app(api: Api, options: ServerOptions) -> Starlette:
         Route("/health", api.health, methods=get),
         Route("/ping", api.ping, methods=["GET", "POST"]),
         Route("/version", api.version, methods=get),
+        Route("/openapi.json", api.openapi, methods=get),
         Route("/metrics", api.show_metrics, methods=get),
         Route("/load", api.show_load, methods=get),
         Route("/state", api.state, methods=get),
