@@ -49,7 +49,7 @@ POOL_FLAGS: Flags = (
         type=click.Choice(["auto", "bf16", "f32"]),
         default="auto",
         show_default=True,
-        help="Element type of weights and of the KV cache; auto is bf16.",
+        help="Element type of weights, and of the KV cache where nothing else is said; auto is bf16.",
     ),
     click.option(
         "--block-size",
@@ -69,6 +69,13 @@ POOL_FLAGS: Flags = (
 """How big the pool is and what a block is. The simulator takes them too."""
 
 MEMORY_FLAGS: Flags = (
+    click.option(
+        "--kv-cache-dtype",
+        type=click.Choice(["auto", "bf16", "f32"]),
+        default="auto",
+        show_default=True,
+        help="Element type of keys and values in the pool; auto is that of the weights.",
+    ),
     click.option(
         "--gpu-memory-utilization",
         "memory_share",

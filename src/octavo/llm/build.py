@@ -7,7 +7,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
@@ -50,7 +50,10 @@ class Sizes:
 
 def open_model(options: EngineOptions) -> LoadedModel:
     """The model that the options name, its weights not yet read. Raises ModelError."""
-    return load_model(options.model or embedded_model_path(), options.dtype)  # type: ignore[arg-type]
+    model = load_model(options.model or embedded_model_path(), options.dtype)  # type: ignore[arg-type]
+    if options.kv_cache_dtype == "auto":
+        return model
+    return replace(model, spec=replace(model.spec, kv_dtype=options.kv_cache_dtype))
 
 
 def size_pool(options: EngineOptions, spec: ModelSpec) -> Sizes:

@@ -13,7 +13,9 @@ class EngineOptions:
     model: str | None = None
     """A Hugging Face folder, a GGUF file or a hub name; None is the embedded SmolLM2-135M-Instruct."""
     dtype: str = "auto"
-    """Element type of weights and KV: auto (bf16), bf16 or f32."""
+    """Element type of weights: auto (bf16), bf16 or f32."""
+    kv_cache_dtype: str = "auto"
+    """Element type of keys and values in the pool: auto (that of the weights), bf16 or f32."""
     max_model_len: int | None = None
     """Tokens of prompt + output; None is the model's own maximum."""
     max_num_seqs: int = 128
@@ -45,6 +47,11 @@ class EngineOptions:
         if self.dtype not in ("auto", "bf16", "f32"):
             raise ConfigError(
                 f"dtype {self.dtype!r} is not supported; choose auto, bf16 or f32", param="--dtype"
+            )
+        if self.kv_cache_dtype not in ("auto", "bf16", "f32"):
+            raise ConfigError(
+                f"KV cache dtype {self.kv_cache_dtype!r} is not supported; choose auto, bf16 or f32",
+                param="--kv-cache-dtype",
             )
         if not 0 < self.memory_share <= 1:
             raise ConfigError(

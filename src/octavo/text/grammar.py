@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 MAX_SOURCE_CHARS = 1 << 18
 """Longest schema or grammar."""
+MAX_LEXER_STATES = 20_000
+"""Of one constraint; each takes a kilobyte or two."""
 
 Kind = Literal["json_schema", "regex", "choice", "lark"]
 
@@ -74,7 +76,8 @@ class GrammarCompiler:
         except (ValueError, TypeError, RecursionError) as error:
             raise RequestError(f"{param} is not valid: {error}", param=param) from error
         backend = self._get_backend()
-        matcher = llguidance.LLMatcher(backend, grammar, log_level=0)
+        limits = llguidance.LLParserLimits(max_lexer_states=MAX_LEXER_STATES)
+        matcher = llguidance.LLMatcher(backend, grammar, log_level=0, limits=limits)
         if matcher.is_error():
             raise RequestError(f"{param} is not valid: {_first_line(matcher.get_error())}", param=param)
         return GrammarConstraint(matcher, backend.eos_token, self._vocab_size)
