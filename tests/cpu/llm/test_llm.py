@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -229,6 +230,15 @@ def test_an_abort_in_the_middle_frees_everything(llm: LLM) -> None:
     nothing_leaks(llm)
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """A test run in the background inherits an ignored SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_waits_for_the_step_and_frees_everything(llm: LLM) -> None:
     executor = llm.session.engine.executor
     submit, steps = executor.submit, 0
