@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import concurrent.futures
 import json
+import re
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -81,24 +81,62 @@ def test_a_deadline_ends_the_answer_and_a_full_queue_says_when_to_come_again(mod
         server.wait_until_idle()
 
 
-def test_a_full_pool_preempts_says_so_and_changes_no_answer(model: str) -> None:
-    def ask(server: ServerProcess, number: int) -> Any:
-        body = {"prompt": f"{number} " * 8, "max_tokens": 120, "ignore_eos": True, "seed": number}
-        return server.post(COMPLETIONS, body).json()["choices"][0]["text"]
+def ask_many(server: ServerProcess) -> list[str]:
+    """Texts of nine requests at once; every third is constrained."""
 
+    def ask(number: int) -> str:
+        body = {"prompt": f"{number} " * 8, "max_tokens": 120, "ignore_eos": True, "seed": number}
+        if number % 3 == 0:
+            body["structured_outputs"] = {"regex": "[a-f]{100,110}"}
+            del body["ignore_eos"]
+        text: str = server.post(COMPLETIONS, body).json()["choices"][0]["text"]
+        assert number % 3 or re.fullmatch("[a-f]{100,110}", text)
+        return text
+
+    with concurrent.futures.ThreadPoolExecutor(9) as pool:
+        return list(pool.map(ask, range(9)))
+
+
+def test_a_full_pool_preempts_says_so_and_changes_no_answer(model: str) -> None:
     texts = []
     for blocks in ("400", "20"):
-        with (
-            serving(model, "--num-gpu-blocks-override", blocks, "--max-model-len", "200") as server,
-            concurrent.futures.ThreadPoolExecutor(6) as pool,
-        ):
-            texts.append(list(pool.map(lambda number: ask(server, number), range(6))))
+        with serving(model, "--num-gpu-blocks-override", blocks, "--max-model-len", "200") as server:
+            texts.append(ask_many(server))
             server.wait_until_idle()
             preemptions = server.metric("num_preemptions_total")
             assert (preemptions > 0) == (blocks == "20")
             assert server.output.count("Preempted cmpl-") == preemptions
             assert server.metric("request_num_preemptions_sum") == preemptions
     assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("allocator", ["reserved", "pow2"])
+def test_the_same_server_on_contiguous_reservations(model: str, allocator: str) -> None:
+    with serving(
+        model, "--num-gpu-blocks-override", "30", "--max-model-len", "200", "--allocator", allocator
+    ) as server:
+        texts = ask_many(server)
+        assert all(texts)
+        server.wait_until_idle()
+        assert server.metric("num_preemptions_total") == 0, "what is reserved is never taken away"
+        with server.http.stream(
+            "POST", COMPLETIONS, json={**LONG, "max_tokens": 150, "stream": True}
+        ) as response:
+            lines = response.iter_lines()
+            assert "text" in next(lines)
+            assert server.metric("kv_waste_tokens", kind="reserved") > 100
+            assert server.http.get("/state").json()["allocator"] == allocator
+        server.wait_until_idle()
+
+
+def test_thrashing_pauses_admission_and_says_so(model: str) -> None:
+    with serving(
+        model, "--num-gpu-blocks-override", "20", "--max-model-len", "200", "--thrash-preemptions", "2",
+    ) as server:  # fmt: skip
+        assert all(ask_many(server))
+        server.wait_for(r"Admission paused: \d+ preemptions within 64 steps; \d+ requests run on")
+        server.wait_for(r"Admission resumed after \d+ steps")
+        server.wait_until_idle()
 
 
 def test_sigterm_lets_running_requests_end_and_takes_no_new_ones(model: str) -> None:
