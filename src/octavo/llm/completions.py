@@ -41,6 +41,15 @@ class Completion:
     def finished(self) -> bool:
         return self.finish_reason != FinishReason.RUNNING
 
+    @property
+    def stop_reason(self) -> str | int | None:
+        """What ended it: a stop string, a token id of ``stop_token_ids``, or None (the model's own end, a limit)."""
+        if self.stream.matched is not None:
+            return self.stream.matched
+        last = self.token_ids[-1] if self.token_ids else None
+        named = self.finish_reason == FinishReason.STOP and last in self.request.sampling.stop_token_ids
+        return last if named else None
+
     def push(self, token: int, reason: FinishReason, logprobs: TokenLogprobs | None, now: float) -> bool:
         """Take one sampled token; true if its text completes a stop string."""
         if self.replayed:

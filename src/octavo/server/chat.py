@@ -40,6 +40,8 @@ class ChatGeneration(Generation):
             told = {"tool_calls": parsed.calls} | ({"content": parsed.content} if parsed.content else {})
         chunk = self._chunk(answer, told, self._reason(answer, delta.finish_reason))
         choice = chunk["choices"][0]
+        if delta.finish_reason != FinishReason.RUNNING:
+            choice["stop_reason"] = delta.stop_reason
         if self.body.logprobs:
             choice["logprobs"] = chat_logprobs(delta.logprobs, self.tokenizer)
         if self.body.return_token_ids:
@@ -72,7 +74,7 @@ class ChatGeneration(Generation):
             "message": message,
             "logprobs": chat_logprobs(answer.logprobs, self.tokenizer) if self.body.logprobs else None,
             "finish_reason": self._reason(answer, answer.finish_reason),
-            "stop_reason": None,
+            "stop_reason": answer.stop_reason,
         }
         if self.body.return_token_ids:
             choice["token_ids"] = answer.token_ids

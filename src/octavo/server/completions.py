@@ -33,7 +33,12 @@ class CompletionGeneration(Generation):
         choices = []
         for answer in self.answers:
             everything = Delta(
-                answer.text, answer.token_ids, answer.logprobs, answer.finish_reason, answer.prompt_logprobs
+                answer.text,
+                answer.token_ids,
+                answer.logprobs,
+                answer.finish_reason,
+                answer.prompt_logprobs,
+                answer.stop_reason,
             )
             choices.append(self._choice(answer, everything, first=True))
         return self._object(choices)
@@ -68,7 +73,7 @@ class CompletionGeneration(Generation):
             if body.logprobs is None
             else self._logprobs[answer.index].of(told_ids[: len(told)], told),
             "finish_reason": REASONS[delta.finish_reason],
-            "stop_reason": None,
+            "stop_reason": delta.stop_reason,
         }
         if first and body.prompt_logprobs is not None and delta.prompt_logprobs is not None:
             choice["prompt_logprobs"] = prompt_logprobs(delta.prompt_logprobs, self.tokenizer)

@@ -42,6 +42,8 @@ class Delta:
     """RUNNING unless this is the last one."""
     prompt_logprobs: list[TokenLogprobs] | None = None
     """With the first token, for requests that asked."""
+    stop_reason: str | int | None = None
+    """With the last one: the stop string or token that ended the answer."""
 
 
 class Stream:
@@ -93,6 +95,7 @@ class Stream:
             logprobs[self._told_logprobs :] if logprobs else [],
             completion.finish_reason,
             list(completion.prompt_logprobs) if asked else None,
+            completion.stop_reason if completion.finished else None,
         )
         self._told_pieces, self._told_tokens, self._told_logprobs = len(pieces), len(tokens), len(logprobs)
         return delta

@@ -45,6 +45,7 @@ class Answer:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] | None = None
     finish_reason: FinishReason = FinishReason.RUNNING
+    stop_reason: str | int | None = None
 
     def take(self, delta: Delta) -> None:
         self.text += delta.text
@@ -53,6 +54,7 @@ class Answer:
         if delta.prompt_logprobs is not None:
             self.prompt_logprobs = delta.prompt_logprobs
         self.finish_reason = delta.finish_reason
+        self.stop_reason = delta.stop_reason
 
 
 class Generation(ABC):

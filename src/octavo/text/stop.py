@@ -24,6 +24,8 @@ class StopChecker:
         self._include_stop = include_stop
         self._held = ""
         self.stopped = False
+        self.matched: str | None = None
+        """The stop string that ended the text."""
 
     def push(self, text: str) -> tuple[str, bool]:
         """(text to emit, whether a stop string ended it). After a stop nothing is emitted any more."""
@@ -35,7 +37,7 @@ class StopChecker:
         matches = [(start + len(stop), start) for stop in self._stop if (start := text.find(stop)) >= 0]
         if matches:
             end, start = min(matches)
-            self.stopped, self._held = True, ""
+            self.stopped, self._held, self.matched = True, "", text[start:end]
             return text[: end if self._include_stop else start], True
         safe = min(self._possible_start(text, stop) for stop in self._stop)
         self._held = text[safe:]
@@ -71,6 +73,11 @@ class TextStream:
     ) -> None:
         self._detokenizer = IncrementalDetokenizer(tokenizer, prompt_tail_ids, skip_special_tokens)
         self._stop = StopChecker(stop, include_stop)
+
+    @property
+    def matched(self) -> str | None:
+        """The stop string that was met."""
+        return self._stop.matched
 
     def push(self, token_id: int) -> tuple[str, bool]:
         """(new text, whether a stop string was met; then the request is to be ended and nothing more is emitted)."""

@@ -102,6 +102,11 @@ def test_stop_strings_and_biases(server: ServerProcess) -> None:
     ).json()
     assert stopped["choices"][0]["text"] == text[: text.index(stop)]
     assert stopped["choices"][0]["finish_reason"] == "stop"
+    assert stopped["choices"][0]["stop_reason"] == stop
+    ended = server.post(
+        COMPLETIONS, {"prompt": "a", "logit_bias": {"98": 100}, "stop_token_ids": [98]}
+    ).json()
+    assert ended["choices"][0]["stop_reason"] == 98
     biased = server.post(COMPLETIONS, {"prompt": "a", "max_tokens": 4, "logit_bias": {"98": 100}}).json()
     assert biased["choices"][0]["text"] == "bbbb"
 
