@@ -28,7 +28,7 @@ class StatsLine:
             return None
         self._was_idle = not (busy or moved)
         # Preemptions: absent until one has happened, then always there.
-        preemptions = f"Preemptions: {totals.preemptions} reqs, " if totals.preemptions else ""
+        preemptions = f"Preemptions: {totals.preemptions}, " if totals.preemptions else ""
         prompt = (totals.computed_prompt_tokens - before.computed_prompt_tokens) / seconds
         generation = (totals.generation_tokens - before.generation_tokens) / seconds
         return (
