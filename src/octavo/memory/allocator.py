@@ -73,13 +73,13 @@ class Allocator(Protocol):
         ``grow``; a contiguous one takes its whole chunk.
         """
 
-    def grow(self, rows: NDArray[np.int32], starts: NDArray[np.int32], stops: NDArray[np.int32]) -> int:
+    def grow(self, rows: NDArray[np.intp], starts: NDArray[np.intp], stops: NDArray[np.intp]) -> int:
         """Make tokens ``starts[i]`` to ``stops[i]`` writable in distinct ``rows[i]``, in this order while they fit.
 
-        All int32 [k]. Returns how many leading rows were served; the others are untouched.
+        All intp [k]. Returns how many leading rows were served; the others are untouched.
         """
 
-    def grow_by_block(self, rows: NDArray[np.int32]) -> int:
+    def grow_by_block(self, rows: NDArray[np.intp]) -> int:
         """One more block for each of these distinct rows, in this order while they last; none of them is unclean.
 
         The same as ``grow`` to the next token past the last block: what a steady decode needs. Returns how many
@@ -101,9 +101,9 @@ class Allocator(Protocol):
 
     def publish(
         self,
-        rows: NDArray[np.int32],
-        firsts: NDArray[np.int32],
-        lasts: NDArray[np.int32],
+        rows: NDArray[np.intp],
+        firsts: NDArray[np.intp],
+        lasts: NDArray[np.intp],
         chains: Sequence[HashChain],
         tokens: NDArray[np.int32],
     ) -> None:
@@ -124,8 +124,8 @@ class Allocator(Protocol):
     def release(self, row: int) -> int:
         """Empty a row. Returns how many blocks it held."""
 
-    def waste(self, rows: NDArray[np.int32], written: NDArray[np.int32], total: int, external: int) -> Waste:
-        """Where the held slots go. ``written``: tokens written in each occupied row, int32 [n]; ``total``: their sum.
+    def waste(self, rows: NDArray[np.intp], written: NDArray[np.intp], total: int, external: int) -> Waste:
+        """Where the held slots go. ``written``: tokens written in each occupied row, intp [n]; ``total``: their sum.
 
         ``external``: free slots that the head of the queue could not use.
         """

@@ -20,11 +20,14 @@ from numpy.typing import NDArray
 
 from octavo.core.events import PoolState
 
-NO_BLOCKS: NDArray[np.int32] = np.zeros(0, np.int32)
+Blocks = NDArray[np.intp]
+"""Block numbers on their way. Not int32, as in the table: NumPy takes its own index type several times as fast."""
+
+NO_BLOCKS: Blocks = np.zeros(0, np.intp)
 NO_BLOCKS.setflags(write=False)
 
 
-def ignore(blocks: NDArray[np.int32]) -> None:
+def ignore(blocks: Blocks) -> None:
     """The eviction listener of a pool that caches nothing."""
 
 
@@ -37,7 +40,7 @@ class BlockPool:
     longer names the entry, and whoever passes the entry skips it. (A linked list would need a Python loop.)
     """
 
-    def __init__(self, total: int, on_evict: Callable[[NDArray[np.int32]], None] = ignore) -> None:
+    def __init__(self, total: int, on_evict: Callable[[Blocks], None] = ignore) -> None:
         """``on_evict`` is told which cached blocks lose their content, before they are handed out."""
         assert total >= 1
         self.total = total
@@ -47,8 +50,8 @@ class BlockPool:
         self.free = total
         self.cached = 0
         self._on_evict = on_evict
-        self._stack = np.arange(total - 1, -1, -1, dtype=np.int32)
-        self._queue = np.empty(2 * total, np.int32)
+        self._stack = np.arange(total - 1, -1, -1, dtype=np.intp)
+        self._queue = np.empty(2 * total, np.intp)
         self._head = 0
         self._tail = 0
         self._stale = 0
@@ -66,14 +69,15 @@ class BlockPool:
         return self.total - self.free - self.cached
 
     def state(self) -> PoolState:
-        return PoolState(self.total - self.free - self.cached, self.cached, self.free)
+        cached, free = self.cached, self.free
+        return PoolState(self.total - free - cached, cached, free)
 
-    def acquire(self, count: int, after: NDArray[np.int32] | None = None) -> NDArray[np.int32] | None:
-        """``count`` blocks with one reference each, int32 [count]; None if fewer are free or cached.
+    def acquire(self, count: int, after: Blocks | None = None) -> Blocks | None:
+        """``count`` blocks with one reference each, intp [count]; None if fewer are free or cached.
 
-        Evicts cached blocks, least recently used first, when free ones do not suffice. ``after`` (int32 [count]) is
-        a wish: the i-th block had best stand right behind block ``after[i]`` in memory. This pool does not yet
-        look at it; callers pass it so that a superblock-seeking one can replace it.
+        Evicts cached blocks, least recently used first, when free ones do not suffice. ``after`` (intp [count]) is
+        a wish: the i-th block had best stand right behind block ``after[i]`` in memory. This pool does not look at
+        it, and nobody passes it while that is so: to read it from the table costs a steady step more than the rest.
         """
         if count > self.free + self.cached:
             return None
@@ -89,7 +93,7 @@ class BlockPool:
         self.refs[blocks] = 1
         return blocks
 
-    def share(self, blocks: NDArray[np.int32]) -> None:
+    def share(self, blocks: Blocks) -> None:
         """One more reference to each of these distinct live or cached blocks."""
         idle = blocks[self.refs[blocks] == 0]
         if idle.size:
@@ -99,7 +103,7 @@ class BlockPool:
             self.cached -= len(idle)
         self.refs[blocks] += 1
 
-    def release(self, blocks: NDArray[np.int32]) -> None:
+    def release(self, blocks: Blocks) -> None:
         """One reference less to each of these distinct blocks, given in the order of their sequence.
 
         A block that nobody holds any more becomes cached if it is findable, else free. The last one of the sequence
@@ -107,16 +111,16 @@ class BlockPool:
         """
         left = self.refs[blocks] - 1
         self.refs[blocks] = left
-        idle = blocks[left == 0][::-1]
+        idle = (blocks[left == 0] if np.count_nonzero(left) else blocks)[::-1]
         keep = self.findable[idle]
-        if keep.any():
+        if np.count_nonzero(keep):
             self._enqueue(idle[keep])
             idle = idle[~keep]
         top = self.free
         self._stack[top : top + len(idle)] = idle
         self.free = top + len(idle)
 
-    def publish(self, blocks: NDArray[np.int32]) -> None:
+    def publish(self, blocks: Blocks) -> None:
         """These live blocks can now be found by content."""
         self.findable[blocks] = True
 
@@ -137,7 +141,7 @@ class BlockPool:
         self.cached = 0
         return len(idle)
 
-    def _enqueue(self, blocks: NDArray[np.int32]) -> None:
+    def _enqueue(self, blocks: Blocks) -> None:
         count = len(blocks)
         if self._tail + count > len(self._queue):
             self._compact()
@@ -155,7 +159,7 @@ class BlockPool:
         self._place[valid] = np.arange(len(valid))
         self._head, self._tail, self._stale = 0, len(valid), 0
 
-    def _evict(self, count: int) -> NDArray[np.int32]:
+    def _evict(self, count: int) -> Blocks:
         """Take the ``count`` least recently released cached blocks; there are as many."""
         if self._stale:
             evicted = self._oldest_valid(count)
@@ -168,9 +172,9 @@ class BlockPool:
         self._on_evict(evicted)
         return evicted
 
-    def _oldest_valid(self, count: int) -> NDArray[np.int32]:
+    def _oldest_valid(self, count: int) -> Blocks:
         """Pass the queue's entries, and the stale ones between them, until ``count`` valid ones are found."""
-        found: list[NDArray[np.int32]] = []
+        found: list[Blocks] = []
         missing = count
         while missing:
             stop = min(self._tail, self._head + max(2 * missing, 32))
@@ -183,12 +187,12 @@ class BlockPool:
             missing -= len(valid)
         return np.concatenate(found)
 
-    def eviction_order(self) -> NDArray[np.int32]:
-        """int32 [cached]: cached blocks, the one that is evicted first at the front."""
+    def eviction_order(self) -> Blocks:
+        """intp [cached]: cached blocks, the one that is evicted first at the front."""
         entries = self._queue[self._head : self._tail]
-        valid: NDArray[np.int32] = entries[self._place[entries] == np.arange(self._head, self._tail)]
+        valid: Blocks = entries[self._place[entries] == np.arange(self._head, self._tail)]
         return valid
 
-    def free_blocks(self) -> NDArray[np.int32]:
-        """int32 [free]: a view of the free blocks, the one that is handed out next at the end."""
+    def free_blocks(self) -> Blocks:
+        """intp [free]: a view of the free blocks, the one that is handed out next at the end."""
         return self._stack[: self.free]

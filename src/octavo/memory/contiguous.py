@@ -91,16 +91,16 @@ class ContiguousAllocator:
         self._wished[row] = wish
         self._reach[row] = min(slots, claim.limit)
         self._reach_total += self._reach[row]
-        self.table.append(row, np.arange(start, start + blocks, dtype=np.int32))
+        self.table.append(row, np.arange(start, start + blocks))
         return 0
 
-    def grow(self, rows: NDArray[np.int32], starts: NDArray[np.int32], stops: NDArray[np.int32]) -> int:
+    def grow(self, rows: NDArray[np.intp], starts: NDArray[np.intp], stops: NDArray[np.intp]) -> int:
         assert (stops <= self.table.num_blocks[rows] * self.block_size).all(), (
             "a chunk holds its whole sequence"
         )
         return len(rows)
 
-    def grow_by_block(self, rows: NDArray[np.int32]) -> int:
+    def grow_by_block(self, rows: NDArray[np.intp]) -> int:
         raise AssertionError("a chunk holds its whole sequence")
 
     def reset_cache(self) -> int:
@@ -114,9 +114,9 @@ class ContiguousAllocator:
 
     def publish(
         self,
-        rows: NDArray[np.int32],
-        firsts: NDArray[np.int32],
-        lasts: NDArray[np.int32],
+        rows: NDArray[np.intp],
+        firsts: NDArray[np.intp],
+        lasts: NDArray[np.intp],
         chains: Sequence[HashChain],
         tokens: NDArray[np.int32],
     ) -> None:
@@ -134,6 +134,6 @@ class ContiguousAllocator:
         self._reach_total -= self._reach.pop(row)
         return len(blocks)
 
-    def waste(self, rows: NDArray[np.int32], written: NDArray[np.int32], total: int, external: int) -> Waste:
+    def waste(self, rows: NDArray[np.intp], written: NDArray[np.intp], total: int, external: int) -> Waste:
         held = (self.num_blocks - self.placer.free) * self.block_size
         return Waste(total, self._reach_total - total, internal=held - self._reach_total, external=external)

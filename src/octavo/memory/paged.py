@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from octavo.core.events import PoolState, Waste
 from octavo.memory.allocator import NO_COPIES, Blockage, Claim
-from octavo.memory.block_pool import NO_BLOCKS, BlockPool
+from octavo.memory.block_pool import NO_BLOCKS, BlockPool, Blocks
 from octavo.memory.block_table import BlockTable
 from octavo.memory.prefix_cache import HashChain, PrefixCache
 from octavo.memory.sizing import blocks_for
@@ -37,8 +37,8 @@ class PagedAllocator:
         self.cache = PrefixCache(num_blocks if caching else 0, block_size)
         self.pool = BlockPool(num_blocks, self._on_evict)
         self.blocked: Blockage | None = None  # never: any block is as good as another
-        self.promised = np.zeros(max_num_seqs, np.int32)
-        """int32 [rows]: blocks of known tokens that each row does not hold yet."""
+        self.promised = np.zeros(max_num_seqs, np.intp)
+        """intp [rows]: blocks of known tokens that each row does not hold yet."""
         self.promised_total = 0
         self._unclean: set[int] = set()
         self._copies: list[tuple[int, int]] = []
@@ -83,7 +83,7 @@ class PagedAllocator:
         self.promised_total += missing - first
         return cached
 
-    def grow(self, rows: NDArray[np.int32], starts: NDArray[np.int32], stops: NDArray[np.int32]) -> int:
+    def grow(self, rows: NDArray[np.intp], starts: NDArray[np.intp], stops: NDArray[np.intp]) -> int:
         if self._unclean and not self._unclean.isdisjoint(rows.tolist()):
             return self._grow_copying(rows, starts, stops)
         size = self.block_size
@@ -99,25 +99,18 @@ class PagedAllocator:
             self._extend(rows, counts, total)
         return len(rows)
 
-    def grow_by_block(self, rows: NDArray[np.int32]) -> int:
+    def grow_by_block(self, rows: NDArray[np.intp]) -> int:
         if len(rows) > self.pool.available:
             rows = rows[: self.pool.available]
-        table = self.table
-        held = table.num_blocks[rows]
-        blocks = self.pool.acquire(len(rows), table.matrix[rows, held - 1])
+        blocks = self.pool.acquire(len(rows))
         assert blocks is not None
-        table.matrix[rows, held] = blocks
-        table.num_blocks[rows] = held + 1
-        table.entries += len(rows)
+        self.table.append_one(rows, blocks)
         if self.promised_total:
-            self._redeem(rows, np.ones(len(rows), np.int32))
+            self._redeem(rows, np.ones(len(rows), np.intp))
         return len(rows)
 
-    def _extend(self, rows: NDArray[np.int32], counts: NDArray[np.int32], total: int) -> None:
-        held = self.table.num_blocks[rows]
-        # The block in front of the first new one; meaningless (and not looked at) where a row is still empty.
-        after = self.table.matrix[rows, held - 1] if total == len(rows) else None
-        blocks = self.pool.acquire(total, after)
+    def _extend(self, rows: NDArray[np.intp], counts: NDArray[np.intp], total: int) -> None:
+        blocks = self.pool.acquire(total)
         assert blocks is not None
         if len(rows) == 1:
             self.table.append(int(rows[0]), blocks)
@@ -126,15 +119,13 @@ class PagedAllocator:
         if self.promised_total:
             self._redeem(rows, counts)
 
-    def _redeem(self, rows: NDArray[np.int32], counts: NDArray[np.int32]) -> None:
+    def _redeem(self, rows: NDArray[np.intp], counts: NDArray[np.intp]) -> None:
         """Blocks were handed out: to a row in the middle of its prompt they had been promised."""
         kept = np.minimum(self.promised[rows], counts)
         self.promised[rows] -= kept
         self.promised_total -= int(kept.sum())
 
-    def _grow_copying(
-        self, rows: NDArray[np.int32], starts: NDArray[np.int32], stops: NDArray[np.int32]
-    ) -> int:
+    def _grow_copying(self, rows: NDArray[np.intp], starts: NDArray[np.intp], stops: NDArray[np.intp]) -> int:
         """``grow`` where some row may write into a block that another one sees. Rare, so one row at a time."""
         size = self.block_size
         for i, (row, start, stop) in enumerate(
@@ -151,7 +142,7 @@ class PagedAllocator:
                 self._make_writable(row, start // size, partial)
             self._unclean.discard(row)
             if count:
-                self._extend(rows[i : i + 1], np.array([count], np.int32), count)
+                self._extend(rows[i : i + 1], np.array([count]), count)
         return len(rows)
 
     def _make_writable(self, row: int, number: int, block: int) -> None:
@@ -161,7 +152,7 @@ class PagedAllocator:
             assert fresh is not None
             self._copies.append((block, int(fresh[0])))
             self.table.matrix[row, number] = fresh[0]
-            self.pool.release(np.array([block], np.int32))
+            self.pool.release(np.array([block]))
         elif self.pool.findable[block]:
             self.cache.forget([block])
             self.pool.withdraw(block)
@@ -184,16 +175,16 @@ class PagedAllocator:
         self._evicted.clear()
         return evicted
 
-    def _on_evict(self, blocks: NDArray[np.int32]) -> None:
+    def _on_evict(self, blocks: Blocks) -> None:
         numbers = blocks.tolist()
         self.cache.forget(numbers)
         self._evicted += numbers
 
     def publish(
         self,
-        rows: NDArray[np.int32],
-        firsts: NDArray[np.int32],
-        lasts: NDArray[np.int32],
+        rows: NDArray[np.intp],
+        firsts: NDArray[np.intp],
+        lasts: NDArray[np.intp],
         chains: Sequence[HashChain],
         tokens: NDArray[np.int32],
     ) -> None:
@@ -201,16 +192,16 @@ class PagedAllocator:
         total = int(counts.sum())
         numbers = firsts
         if total > len(rows):  # chunks; one block each is the decode's case
-            within = np.arange(total, dtype=np.int32) - np.repeat(np.cumsum(counts) - counts, counts)
+            within = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
             rows, numbers = np.repeat(rows, counts), np.repeat(firsts, counts) + within
-        blocks, content = self.table.matrix[rows, numbers], tokens[rows, numbers]
+        blocks, content = self.table.blocks_at(rows, numbers), tokens[rows, numbers]
         new = self.cache.publish(blocks, firsts.tolist(), lasts.tolist(), chains, content)
         self.pool.publish(new)
 
     def fork(self, parent: int, child: int) -> None:
         assert self.table.num_blocks[child] == 0, "a fork needs an empty row"
         assert self.promised[parent] == 0, "a sequence is forked when its prompt is computed"
-        blocks = self.table.row(parent)
+        blocks = self.table.row(parent).astype(np.intp)
         self.pool.share(blocks)
         self.table.append(child, blocks)
         self._unclean |= {parent, child}
@@ -235,20 +226,20 @@ class PagedAllocator:
         self.pool.release(blocks)
         return len(blocks)
 
-    def _drop_copies(self, blocks: NDArray[np.int32]) -> None:
+    def _drop_copies(self, blocks: Blocks) -> None:
         """Copies into blocks that are given up before they were made."""
         if self._copies:
             gone = set(blocks.tolist())
             self._copies = [copy for copy in self._copies if copy[1] not in gone]
 
-    def waste(self, rows: NDArray[np.int32], written: NDArray[np.int32], total: int, external: int) -> Waste:
+    def waste(self, rows: NDArray[np.intp], written: NDArray[np.intp], total: int, external: int) -> Waste:
         held = self.pool.live * self.block_size
         # Partial blocks are private unless a row is unclean: what is empty then belongs to one row each.
         private = held - (self.table.entries * self.block_size - total)
         filled = self._filled(rows, written) if self._unclean else private
         return Waste(written=filled, reserved=0, internal=held - filled, external=external)
 
-    def _filled(self, rows: NDArray[np.int32], written: NDArray[np.int32]) -> int:
+    def _filled(self, rows: NDArray[np.intp], written: NDArray[np.intp]) -> int:
         """Written slots when rows may share partial blocks: of each block, the most that any row has filled."""
         size = self.block_size
         most = np.zeros(self.num_blocks, np.int64)

@@ -64,15 +64,14 @@ def victim(sequences: Items[Sequence], alive: NDArray[np.bool_], order: QueueOrd
 
     Never position 0: the oldest always advances, so that every step brings the whole nearer to its end.
     """
-    candidates: list[int] = np.flatnonzero(alive)[1:].tolist()
+    candidates: list[int] = alive.nonzero()[0][1:].tolist()
     assert candidates, "the pool holds the longest sequence, so the oldest one cannot lack a block alone"
     if order == "fcfs":
         return candidates[-1]
     return max(candidates, key=lambda position: (sequences[position].request.priority, position))
 
 
-def deal(wanted: NDArray[np.int32], budget: int) -> NDArray[np.int32]:
-    """Tokens of each sequence in this step: all it wants, in order, until the budget is used up; int32 [n]."""
-    before = np.cumsum(wanted, dtype=np.int64) - wanted
-    dealt: NDArray[np.int32] = np.clip(budget - before, 0, wanted).astype(np.int32)
-    return dealt
+def deal(wanted: NDArray[np.intp], budget: int) -> NDArray[np.intp]:
+    """Tokens of each sequence in this step: all it wants, in order, until the budget is used up; intp [n]."""
+    before = wanted.cumsum() - wanted
+    return np.minimum(np.maximum(budget - before, 0), wanted)

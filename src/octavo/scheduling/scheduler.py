@@ -184,7 +184,7 @@ class Scheduler:
         if self.allocator.unclean:
             unclean = np.isin(running.row[:count], list(self.allocator.unclean))
             lacking |= unclean & (running.scheduled[:count] > 0)
-        short = np.flatnonzero(lacking)
+        short = lacking.nonzero()[0]
         return budget if not short.size or self._cover(short, stops) else 0
 
     def _cover_decode(self, short: NDArray[np.intp]) -> bool:
@@ -197,7 +197,7 @@ class Scheduler:
         running.slots[short] += self.allocator.block_size
         return True
 
-    def _cover(self, short: NDArray[np.intp], stops: NDArray[np.int32]) -> bool:
+    def _cover(self, short: NDArray[np.intp], stops: NDArray[np.intp]) -> bool:
         """Blocks for the sequences at these positions, oldest first; whether nobody had to be preempted for it."""
         running, allocator = self.running, self.allocator
         alive: NDArray[np.bool_] | None = None
@@ -217,7 +217,7 @@ class Scheduler:
         if alive is None:
             return True
         # Positions were stable until here, whoever left.
-        running.remove(np.flatnonzero(~alive).tolist())
+        running.remove((~alive).nonzero()[0].tolist())
         return False
 
     def _preempt(self, position: int, requester: str) -> None:
@@ -334,7 +334,7 @@ class Scheduler:
         if before is not None:
             self._publish(before)
         waste = self.allocator.waste(
-            running.rows(), running.computed[:count], running.written, self._external
+            running.row[:count], running.computed[:count], running.written, self._external
         )
         full = running.known[who] >= running.limit[who]
         if self._doomed or np.count_nonzero(full) or np.count_nonzero(result.stopped):
@@ -358,7 +358,7 @@ class Scheduler:
         self._doomed.clear()
         self._end(reasons)
 
-    def _publish(self, first: NDArray[np.int32]) -> None:
+    def _publish(self, first: NDArray[np.intp]) -> None:
         """Let the blocks that this step filled be found. ``first``: full blocks before it, of each sequence."""
         running = self.running
         last = running.computed[: running.count] >> self._shift
@@ -376,7 +376,7 @@ class Scheduler:
         sampling = np.arange(running.count)[self._sampling]
         for sequence, reason in self._doomed:
             finished[sampling == running.sequences.index(sequence)] = reason
-        done = np.flatnonzero(finished)
+        done = finished.nonzero()[0]
         reasons = {int(sampling[i]): FinishReason(int(finished[i])) for i in done.tolist()}
         for sequence, reason in self._doomed:  # those in the middle of their prompt, too
             reasons[running.sequences.index(sequence)] = reason

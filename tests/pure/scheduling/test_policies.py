@@ -91,5 +91,5 @@ def test_the_oldest_alone_has_no_victim() -> None:
     ],
 )
 def test_a_budget_is_dealt_out_in_order(wanted: tuple[int, ...], budget: int, dealt: list[int]) -> None:
-    result = deal(np.array(wanted, np.int32), budget)
-    assert result.tolist() == dealt and result.dtype == np.int32
+    result = deal(np.array(wanted, np.intp), budget)
+    assert result.tolist() == dealt and result.dtype == np.intp

@@ -46,7 +46,9 @@ def test_views_are_shared_until_the_membership_changes() -> None:
 
 def test_input_tokens_are_gathered_row_after_row() -> None:
     tokens = np.arange(40, dtype=np.int32).reshape(4, 10)
-    rows, computed, scheduled = (np.array(x, np.int32) for x in ([2, 0, 3], [4, 0, 9], [1, 3, 1]))
-    assert gather(tokens, rows, computed, scheduled).tolist() == [24, 0, 1, 2, 39]
-    none = np.zeros(0, np.int32)
-    assert gather(tokens, none, none, none).tolist() == []
+    rows, computed, scheduled = (np.array(x, np.intp) for x in ([2, 0, 3, 1], [4, 0, 9, 5], [1, 3, 1, 1]))
+    newest, samples = np.array([24, 2, 39, 18]), np.array([True, True, True, False])
+    found = gather(tokens, rows, computed, scheduled, newest, samples)
+    assert found.tolist() == [24, 0, 1, 2, 39, 15] and found.dtype == np.int32
+    none = np.zeros(0, np.intp)
+    assert gather(tokens, none, none, none, none, none.astype(np.bool_)).tolist() == []
