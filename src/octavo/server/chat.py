@@ -81,7 +81,12 @@ class ChatGeneration(Generation):
         return choice
 
     def _parse(self, answer: Answer, text: str, last: bool) -> Parsed:
-        return Parsed(text) if self._readers is None else self._readers[answer.index].push(text, last=last)
+        if self._readers is None:
+            return Parsed(text)
+        parsed = self._readers[answer.index].push(text, last=last)
+        if self.body.parallel_tool_calls is False:
+            parsed.calls = [call for call in parsed.calls if call["index"] == 0]
+        return parsed
 
     def _reason(self, answer: Answer, reason: FinishReason) -> str | None:
         called = self._readers is not None and self._readers[answer.index].num_calls > 0

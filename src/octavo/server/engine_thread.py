@@ -224,7 +224,7 @@ class EngineThread:
         """Read the queue, run one step. False when the thread is to end."""
         outcomes: list[tuple[Stream, Delta | BaseException]] = []
         read = 0
-        idle = not (self.session.engine.has_unfinished or self.session.board.completions)
+        idle = not (self.session.engine.has_unfinished or self._running)
         while idle or not self._inbox.empty():
             message = self._inbox.get()
             idle = False
@@ -255,7 +255,9 @@ class EngineThread:
         return None
 
     def _step(self, outcomes: list[tuple[Stream, Delta | BaseException]]) -> None:
-        for completion in self.session.step() or ():
+        changed = self.session.step()
+        assert changed is not None or not self._running, "an admitted request ends in tokens or an error"
+        for completion in changed or ():
             request_id = completion.request.request_id
             stream = self._running[request_id]
             outcomes.append((stream, stream.take()))

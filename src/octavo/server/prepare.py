@@ -170,11 +170,12 @@ class Preparer:
             if self.tool_format is None and self.session.tokenizer.has_chat_template:
                 raise bad_request("the model's chat template has no tools; leave the field out", "tools")
             extra["tools"] = body.tools
-        if isinstance(body, ChatRequest):
-            if body.documents:
-                extra["documents"] = body.documents
-            if body.reasoning_effort is not None:
-                extra["reasoning_effort"] = body.reasoning_effort
+        for name in ("documents", "reasoning_effort"):
+            value = getattr(body, name, None)
+            if value:
+                if name not in (self.session.tokenizer.chat_template or name):
+                    raise bad_request(f"the model's chat template has no {name}; leave the field out", name)
+                extra[name] = value
         tokenizer = self.session.tokenizer
         rendered = tokenizer.apply_chat_template(messages, add_generation_prompt=turn, **extra)
         if going_on:

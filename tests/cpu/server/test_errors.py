@@ -70,6 +70,8 @@ def refused(
         (CHAT, {**TALK, "top_logprobs": 3}, "top_logprobs"),
         (CHAT, {**TALK, "tool_choice": "required"}, "tool_choice"),
         (CHAT, {**TALK, "tools": [{"type": "function"}]}, "tools"),
+        (CHAT, {**TALK, "documents": [{"text": "x"}]}, "documents"),
+        (CHAT, {**TALK, "reasoning_effort": "high"}, "reasoning_effort"),
         (CHAT, {**TALK, "response_format": {"type": "xml"}}, "response_format"),
         (CHAT, {**TALK, "response_format": {"type": "json_schema"}}, "response_format"),
         (CHAT, {**TALK, "structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs"),

@@ -1,4 +1,4 @@
-"""Two hundred clients against a pool that holds a fifth of them, for OCTAVO_SOAK_SECONDS (default 15).
+"""Two hundred clients against a pool that holds a fifth of them, for OCTAVO_SOAK_SECONDS (default 10).
 
 Clients stream, leave at random, and send what is impossible or malformed. Every request must end in tokens or a typed
 error, nothing may stay behind, and an answer under pressure must be the one of an engine that has room.
@@ -20,7 +20,7 @@ import psutil
 from octavo import LLM, SamplingParams
 from server_process import ServerProcess, serving
 
-SECONDS = float(os.environ.get("OCTAVO_SOAK_SECONDS", "15"))
+SECONDS = float(os.environ.get("OCTAVO_SOAK_SECONDS", "10"))
 CLIENTS = 200
 PROMPTS = [[97 + (3 * number + place) % 26 for place in range(20 + number)] for number in range(12)]
 TOKENS = 60
