@@ -59,6 +59,7 @@ def make_metrics(session: Session, options: ServerOptions) -> Metrics:
         model_name=names[0],
         max_num_seqs=scheduler.config.max_num_seqs,
         num_blocks=allocator.num_blocks,
+        block_size=allocator.block_size,
         caching=allocator.caching,
         cache_config={
             "block_size": str(allocator.block_size),

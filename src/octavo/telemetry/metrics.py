@@ -38,6 +38,10 @@ from octavo.telemetry.histogram import (
 )
 
 REASONS = [reason.name.lower() for reason in FinishReason if reason != FinishReason.RUNNING]
+MISSES = ("partial_block", "not_found", "not_looked_up")
+"""Why prompt tokens were not found in the pool: behind the last full block that may be shared (at least one token is
+computed); in a block that nobody has computed or that was evicted; or caching is off, or the request wants its prompt's
+log-probabilities."""
 REJECTIONS = ("too_long", "queue_full", "invalid", "shutting_down")
 """Why a request was not taken."""
 
@@ -59,6 +63,8 @@ class Totals:
     queries: int = 0
     """Prompt tokens that were looked up, each once."""
     hits: int = 0
+    misses: dict[str, int] = field(default_factory=lambda: dict.fromkeys(MISSES, 0))
+    """Prompt tokens that were not found, each once; with ``hits`` they are all prompt tokens."""
     finished: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0))
     rejected: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REJECTIONS, 0))
 
@@ -100,6 +106,7 @@ class Metrics:
         model_name: str,
         max_num_seqs: int,
         num_blocks: int,
+        block_size: int,
         caching: bool,
         cache_config: Mapping[str, str],
         shared_blocks: Callable[[], int],
@@ -112,6 +119,7 @@ class Metrics:
         self._prefix = f"{prefix}:"
         self._labels = {"model_name": model_name, "engine": "0"}
         self._empty_pool = PoolState(0, 0, num_blocks)
+        self._block_size = block_size
         self._caching = caching
         self._cache_config = dict(cache_config)
         self._shared_blocks = shared_blocks
@@ -181,8 +189,13 @@ class Metrics:
         totals.prompt_tokens += event.prompt_tokens
         totals.cached_tokens += event.cached_tokens
         if self._caching and self._looked_up(event, record):
+            findable = (event.prompt_tokens - 1) // self._block_size * self._block_size
             totals.queries += event.prompt_tokens
             totals.hits += event.cached_tokens
+            totals.misses["partial_block"] += event.prompt_tokens - findable
+            totals.misses["not_found"] += findable - event.cached_tokens
+        else:
+            totals.misses["not_looked_up"] += event.prompt_tokens
         if times is not None:
             times.admitted = self._planned
             self.histograms["request_queue_time_seconds"].observe(self._planned - times.arrived)
@@ -301,6 +314,8 @@ class Metrics:
             family = CounterMetricFamily(self._prefix + name, help_line, labels=list(self._labels))
             family.add_metric(list(self._labels.values()), value)
             yield family
+        misses = "Prompt tokens not found in the pool, each once, by reason."
+        yield self._by("prefix_cache_misses", misses, "reason", totals.misses, CounterMetricFamily)
         ends = "Requests that ended, by reason."
         yield self._by("request_success", ends, "finished_reason", totals.finished, CounterMetricFamily)
         refusals = "Requests that were not taken, by reason."

@@ -25,6 +25,7 @@ class Counted:
             model_name="m",
             max_num_seqs=4,
             num_blocks=blocks,
+            block_size=4,
             caching=bool(config.get("caching")),
             cache_config={"block_size": "4"},
             shared_blocks=lambda: 0,
@@ -128,6 +129,26 @@ def test_prefix_hits_are_tokens() -> None:
     values = counted.values()
     assert values["prefix_cache_queries_total"] == values["prompt_tokens_total"] == 18
     assert values["prefix_cache_hits_total"] == values["prompt_tokens_cached_total"] == 8
+    assert values["prefix_cache_misses_total:partial_block"] == 2, "the ninth token of each"
+    assert values["prefix_cache_misses_total:not_found"] == 8, "two blocks that nobody had computed"
+
+
+def test_a_prompt_shorter_than_a_block_says_why_it_is_not_found() -> None:
+    counted = Counted(caching=True)
+    for name in ("a", "b"):
+        counted.add(name, 4, 2)
+        counted.steps(2)
+    values = counted.values()
+    assert values["prefix_cache_hits_total"] == 0
+    assert values["prefix_cache_misses_total:partial_block"] == values["prefix_cache_queries_total"] == 8
+
+
+def test_without_a_cache_nothing_is_looked_up() -> None:
+    counted = Counted()
+    counted.add("a", 9, 2)
+    counted.steps(2)
+    assert counted.values()["prefix_cache_misses_total:not_looked_up"] == 9
+    assert counted.values()["prefix_cache_queries_total"] == 0
 
 
 def test_rejections_by_reason() -> None:
