@@ -57,9 +57,9 @@ def _audit_pool(allocator: PagedAllocator, table: BlockTable) -> None:
 def _audit_cache(allocator: PagedAllocator) -> None:
     cache, pool = allocator.cache, allocator.pool
     findable = np.flatnonzero(pool.findable).tolist()
-    assert len(cache.index) == len(findable), "as many names as findable blocks"
+    assert len(cache.index) == len(cache.names) == len(findable), "as many names as findable blocks"
     for block in findable:
-        name = cache.names[block]
+        name = cache.names.get(block)
         assert name is not None and cache.index[name] == block, f"block {block} is not where its name leads"
     assert allocator.caching or not findable, "a block can be found although caching is off"
 

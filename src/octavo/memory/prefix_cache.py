@@ -33,10 +33,8 @@ class HashChain:
         """Name the full blocks that ``tokens`` adds; int32, starting right behind the last named block."""
         data, step = tokens.tobytes(), 4 * block_size
         parent = self.digests[-1] if self.digests else self.root
-        append = self.digests.append
-        for (content,) in iter_unpack(f"{step}s", data[: len(data) // step * step]):
-            parent = blake2b(parent + content).digest()
-            append(parent)
+        contents = iter_unpack(f"{step}s", data[: len(data) // step * step])
+        self.digests += [parent := blake2b(parent + content).digest() for (content,) in contents]
 
     def truncate(self, blocks: int) -> None:
         """Forget the names from block number ``blocks`` on."""
@@ -54,8 +52,8 @@ class PrefixCache:
     def __init__(self, total: int, block_size: int) -> None:
         self.block_size = block_size
         self.index: dict[bytes, int] = {}
-        self.names: list[bytes | None] = [None] * total
-        """Name of each findable block, None for the others."""
+        self.names: dict[int, bytes] = {}
+        """Name of each findable block."""
         self._tokens = np.zeros((total, block_size), np.int32)
 
     def may_find(self, chain: HashChain, token_ids: NDArray[np.int32], blocks: int, most: int) -> bool:
@@ -114,9 +112,8 @@ class PrefixCache:
             new = np.array(adopted, np.bool_)
             blocks, tokens = blocks[new], tokens[new]
             digests, numbers = list(compress(digests, adopted)), list(compress(numbers, adopted))
-        for block, digest in zip(numbers, digests, strict=True):
-            assert names[block] is None, "a block is published once for each time it is written"
-            names[block] = digest
+        assert names.keys().isdisjoint(numbers), "a block is published once for each time it is written"
+        names.update(zip(numbers, digests, strict=True))
         self._tokens[blocks] = tokens
         return blocks
 
@@ -150,16 +147,13 @@ class PrefixCache:
         return digests
 
     def forget(self, blocks: Sequence[int]) -> None:
-        """These blocks lose their content."""
-        names = self.names
+        """These findable blocks lose their content."""
+        index, take_name = self.index, self.names.pop
         for block in blocks:
-            name = names[block]
-            assert name is not None, "only a findable block is forgotten"
-            del self.index[name]
-            names[block] = None
+            del index[take_name(block)]
 
     def tokens_of(self, block: int) -> NDArray[np.int32]:
         """int32 [block_size]: what a findable block holds."""
-        assert self.names[block] is not None
+        assert block in self.names
         held: NDArray[np.int32] = self._tokens[block]
         return held

@@ -19,9 +19,10 @@ the same one, which costs nothing: right where nobody looks at them (no prefix c
 
 MASK64 = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
-_STRIDE = 0xD1B54A32D192ED03
 _MIX_1 = 0xBF58476D1CE4E5B9
-_MIX_2 = 0x94D049BB133111EB
+_PER_KEY, _STRIDE = np.uint64(_GOLDEN), np.uint64(0xD1B54A32D192ED03)
+_MIXERS = np.uint64(_MIX_1), np.uint64(0x94D049BB133111EB)
+_SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
 class Segment(NamedTuple):
@@ -48,13 +49,23 @@ def tokens_at(
     """int32 [n]: the token of content ``keys[i]`` at ``positions[i]``, in [0, vocabulary)."""
     if vocabulary == 1:
         return np.zeros(len(positions), np.int32)
-    mixed = keys * np.uint64(_GOLDEN) + positions.astype(np.uint64) * np.uint64(_STRIDE)
-    mixed ^= mixed >> np.uint64(30)
-    mixed *= np.uint64(_MIX_1)
-    mixed ^= mixed >> np.uint64(27)
-    mixed *= np.uint64(_MIX_2)
-    mixed ^= mixed >> np.uint64(31)
-    return (mixed % np.uint64(vocabulary)).astype(np.int32)
+    mixed = positions.view(np.uint64) * _STRIDE
+    mixed += keys * _PER_KEY
+    return _tokens(mixed, vocabulary)
+
+
+def _tokens(mixed: NDArray[np.uint64], vocabulary: int) -> NDArray[np.int32]:
+    """From numbers that are unique to content and position; they are overwritten."""
+    mixed ^= mixed >> _SHIFTS[0]
+    mixed *= _MIXERS[0]
+    mixed ^= mixed >> _SHIFTS[1]
+    mixed *= _MIXERS[1]
+    mixed ^= mixed >> _SHIFTS[2]
+    if vocabulary & (vocabulary - 1):
+        mixed %= np.uint64(vocabulary)
+    else:  # the same, without a division each
+        mixed &= np.uint64(vocabulary - 1)
+    return mixed.astype(np.int32)
 
 
 def content_tokens(segments: Sequence[Segment], vocabulary: int = VOCABULARY) -> NDArray[np.int32]:
@@ -64,7 +75,9 @@ def content_tokens(segments: Sequence[Segment], vocabulary: int = VOCABULARY) ->
     lengths = np.array([segment.length for segment in segments], np.int64)
     keys = np.array([segment.key for segment in segments], np.uint64)
     starts = np.array([segment.start for segment in segments], np.int64)
-    ends = np.cumsum(lengths)
-    total = int(ends[-1]) if len(ends) else 0
-    positions = np.arange(total, dtype=np.int64) + np.repeat(starts - (ends - lengths), lengths)
-    return tokens_at(np.repeat(keys, lengths), positions, vocabulary)
+    ends = lengths.cumsum()
+    # What tokens_at makes of key and position, with the steps that are equal for a whole segment taken once for it.
+    offsets = keys * _PER_KEY + (starts - (ends - lengths)).view(np.uint64) * _STRIDE
+    mixed = np.arange(ends[-1] if len(ends) else 0, dtype=np.uint64) * _STRIDE
+    mixed += np.repeat(offsets, lengths)
+    return _tokens(mixed, vocabulary)
