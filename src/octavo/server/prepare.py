@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 import uuid
 from dataclasses import dataclass, replace
@@ -25,6 +26,8 @@ COMPLETION_MAX_TOKENS = 16
 MAX_CHOICES = 128
 """Answers of one HTTP request: prompts x n."""
 MAX_STOP_STRINGS = 64
+CHARS_PER_TOKEN_CHECKED = 32
+"""A prompt with fewer characters for each token of the context is simply tokenized."""
 _PASSED_ON = (
     *(
         "temperature",
@@ -180,6 +183,8 @@ class Preparer:
         rendered = tokenizer.apply_chat_template(messages, add_generation_prompt=turn, **extra)
         if going_on:
             rendered = cut_after(rendered, str(messages[-1].get("content") or ""))
+        if isinstance(body, ChatRequest):
+            self._check_text(rendered)
         return tokenizer.encode(rendered, add_special_tokens=bool(getattr(body, "add_special_tokens", None)))
 
     # ------------------------------------------------------------------ their parts
@@ -196,6 +201,7 @@ class Preparer:
         for one in many:
             if isinstance(one, str):
                 texts.append(one)
+                self._check_text(one)
                 ids.append(self.session.tokenizer.encode(one, add_special_tokens=special))
             elif isinstance(one, list) and _are_ids(one):
                 texts.append(None)
@@ -270,6 +276,27 @@ class Preparer:
         cap = self.options.max_tokens_cap
         wanted = self._longest - prompt if named is None else named
         return (named, None) if cap is None or wanted <= cap else (cap, wanted)
+
+    @functools.cached_property
+    def _token_bytes_max(self) -> int:
+        """Bytes of the longest token."""
+        tokenizer = self.session.tokenizer
+        return max(len(tokenizer.token_bytes(index)) for index in range(tokenizer.vocab_size))
+
+    def _check_text(self, text: str) -> None:
+        """Refuse a text that is too long whatever its tokens are: tokenizing megabytes would keep others waiting.
+
+        Raises ContextLengthError.
+        """
+        if len(text) <= CHARS_PER_TOKEN_CHECKED * self._longest:
+            return
+        least = len(text) // self._token_bytes_max
+        if least > self._longest:
+            raise ContextLengthError(
+                f"This model's maximum context length is {self._longest} tokens, but your prompt has {len(text):,}"
+                f" characters, which are {least:,} tokens or more. Please reduce the length of the input prompt.",
+                param="input_tokens",
+            )
 
     def _check_length(self, prompt: int, named: int | None) -> None:
         """Refuse what can never fit, in the words that clients look for. Raises ContextLengthError."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -131,6 +132,17 @@ def test_too_long_says_so_in_the_words_that_clients_know(server: ServerProcess) 
         " contains 10 input tokens, for a total of 3010 tokens. Please reduce the length of the input prompt or the"
         " number of requested output tokens."
     )
+
+
+def test_a_huge_prompt_is_refused_before_it_is_tokenized(server: ServerProcess) -> None:
+    for path, body in (
+        (COMPLETIONS, {"prompt": "a" * 90_000}),
+        (CHAT, {"messages": [{"role": "user", "content": "a" * 90_000}]}),
+    ):
+        error = refused(server, path, body)
+        assert error["param"] == "input_tokens"
+        assert "maximum context length is 2048 tokens, but your prompt has 90," in error["message"]
+        assert re.search(r"which are [4-9],\d{3} tokens or more", error["message"])
 
 
 def test_unknown_routes_methods_and_models(server: ServerProcess) -> None:
