@@ -40,7 +40,7 @@ def commands(options: argparse.Namespace) -> dict[str, list[list[str]]]:
             "profile", "--url", url, "--model", model, "--tokenizer", tokenizer, "--endpoint-type", "chat",
             "--streaming", "--concurrency", str(CONCURRENCY), "--request-count", str(REQUESTS),
             "--synthetic-input-tokens-mean", str(PROMPT), "--output-tokens-mean", str(OUTPUT),
-            "--extra-inputs", "ignore_eos:true",
+            "--extra-inputs", "ignore_eos:true", "--use-server-token-count",
         ]],
     }  # fmt: skip
 
