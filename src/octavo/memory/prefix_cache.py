@@ -55,6 +55,8 @@ class PrefixCache:
         self.names: dict[int, bytes] = {}
         """Name of each findable block."""
         self._tokens = np.zeros((total, block_size), np.int32)
+        self._latest: tuple[bytes, NDArray[np.int32], list[bytes]] = (b"", np.zeros(0, np.int32), [])
+        """Root, tokens and names of the last prompt that was looked up: the next one often begins alike."""
 
     def may_find(self, chain: HashChain, token_ids: NDArray[np.int32], blocks: int, most: int) -> bool:
         """Whether ``match`` could find ``blocks`` (>= 1) leading blocks: it would have to find the last of them."""
@@ -64,14 +66,27 @@ class PrefixCache:
         return chain.digests[blocks - 1] in self.index
 
     def _name(self, chain: HashChain, token_ids: NDArray[np.int32], blocks: int) -> None:
-        named = len(chain.digests)
-        if named < blocks:
+        if len(chain.digests) < blocks:
+            self._name_alike(chain, token_ids, blocks)
+            named = len(chain.digests)
             chain.extend(token_ids[named * self.block_size : blocks * self.block_size], self.block_size)
+
+    def _name_alike(self, chain: HashChain, token_ids: NDArray[np.int32], blocks: int) -> None:
+        """Take over the names of the blocks with which the latest prompt begins, too: quicker than to hash them."""
+        root, tokens, digests = self._latest
+        named, most = len(chain.digests), min(len(digests), blocks)
+        if named >= most or root != chain.root or digests[:named] != chain.digests:
+            return
+        size = self.block_size
+        differs = tokens[named * size : most * size] != token_ids[named * size : most * size]
+        alike = named + int(differs.argmax()) // size if differs.any() else most
+        chain.digests += digests[named:alike]
 
     def match(self, chain: HashChain, token_ids: NDArray[np.int32], most: int) -> Blocks:
         """Longest run of leading blocks of ``token_ids`` that can be found, at most ``most``; intp [hits]."""
         size = self.block_size
         self._name(chain, token_ids, most)
+        self._latest = chain.root, token_ids, chain.digests[:most]
         hits: list[int] = []
         find = self.index.get
         for digest in chain.digests[:most]:

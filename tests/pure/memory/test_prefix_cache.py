@@ -111,3 +111,21 @@ def test_a_truncated_chain_is_named_anew() -> None:
     chain.truncate(1)
     chain.extend(ids(5, 6), 2)
     assert chain.digests == chain_of(ids(1, 2, 5, 6)).digests
+
+
+def test_a_prompt_that_begins_like_the_latest_is_named_as_if_it_stood_alone() -> None:
+    first = ids(1, 2, 3, 4, 5, 6, 7, 8)
+    for second in (
+        first,
+        first[:4],
+        ids(1, 2, 3, 9, 5, 6, 7, 8),
+        ids(1, 2, 3, 4, 5, 6, 7, 8, 9, 9),
+        ids(9, 9),
+    ):
+        for salt in (None, "a"):
+            for named in range(len(second) // 2):
+                cache, chain = PrefixCache(10, 2), HashChain(salt)
+                cache.match(HashChain(), first, 4)
+                chain.extend(second[: 2 * named], 2)
+                cache.match(chain, second, len(second) // 2)
+                assert chain.digests == chain_of(second, salt).digests
