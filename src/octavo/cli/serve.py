@@ -140,6 +140,8 @@ def command(model_argument: str | None, verbose: bool, **flags: Any) -> None:
     listener = bind(options.host, options.port)
     with Logs(form) as logs:
         code = _serve(engine_options(**flags), options, listener, logs, record, verbose)
+    if logs.stuck:
+        os._exit(code)
     if code:
         sys.exit(code)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import queue
 import sys
+import threading
 import time
 from logging.handlers import QueueHandler, QueueListener
 from typing import Literal
@@ -17,6 +18,8 @@ import msgspec
 
 LogFormat = Literal["text", "json"]
 LINES_HELD_MAX = 10_000
+WRITE_OUT_S = 2.0
+"""How long the last lines may take at the end."""
 
 
 class _JsonFormatter(logging.Formatter):
@@ -69,6 +72,8 @@ class Logs:
         self._listener = QueueListener(held, writer)
         self._handler = _DroppingHandler(held)
         self._logger = logging.getLogger("octavo")
+        self.stuck = False
+        """Whether the last lines could not be written: the interpreter's own end would wait for them for ever."""
 
     def say(self, line: str) -> None:
         self._logger.info("%s", line)
@@ -83,4 +88,8 @@ class Logs:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._listener.stop()
+        # In a thread that may be left behind: a reader that has stopped reading must not keep the process alive.
+        stopping = threading.Thread(target=self._listener.stop, daemon=True)
+        stopping.start()
+        stopping.join(WRITE_OUT_S)
+        self.stuck = stopping.is_alive()

@@ -241,6 +241,32 @@ def test_a_recording_can_be_read_back(model: str, tmp_path: Path) -> None:
     assert sum(len(step.result.token_ids) for step in steps) == 5
 
 
+def test_nobody_reads_the_log(model: str) -> None:
+    """A full pipe holds up neither requests nor the end."""
+    program = str(Path(sys.executable).with_name("octavo"))
+    process = subprocess.Popen(
+        [program, "serve", model, "--port", "0", "--num-gpu-blocks-override", "200", "--verbose"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        ready = next(
+            found for line in process.stderr if (found := re.search(r"Ready in .* on (http\S+)", line))
+        )
+        with httpx.Client(base_url=ready[1], timeout=30) as http:
+            for _ in range(8):  # 128 admissions and ends each: more than a pipe holds
+                body = {"prompt": ["a"] * 128, "max_tokens": 1}
+                assert http.post(COMPLETIONS, json=body).status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait(10)
+        assert process.stderr is not None
+        process.stderr.close()
+
+
 def test_lines_as_json(model: str) -> None:
     with serving(model, "--num-gpu-blocks-override", "200", "--log-format", "json") as server:
         lines = [json.loads(line) for line in server.lines]
