@@ -23,8 +23,9 @@ from pathlib import Path
 
 from octavo.core.config import CacheConfig
 from octavo.core.events import StepRecord
+from octavo.core.machine import usable_cores
 from octavo.core.model_spec import ModelSpec
-from octavo.llm.build import build_session, machine, usable_cores
+from octavo.llm.build import build_session, machine
 from octavo.llm.options import EngineOptions
 from octavo.llm.profiling import Measurement, StepTimer, fit_measurements, grouped, measure
 from octavo.llm.session import Session

@@ -39,8 +39,9 @@ if TYPE_CHECKING:
 @engine_flags
 def command(name: str | None, output: Path | None, seconds: float, as_json: bool, **flags: Any) -> None:
     """Time this machine's engine, for octavo simulate --profile."""
+    from octavo.core.machine import usable_cores
     from octavo.llm import profiling  # not at the top: --help loads no model code
-    from octavo.llm.build import build_session, machine, usable_cores
+    from octavo.llm.build import build_session, machine
 
     if not 0 < seconds < 1e6:
         raise ConfigError(f"--seconds is {seconds:g}; it must be above 0", param="--seconds")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from itertools import product
@@ -15,6 +14,7 @@ import click
 from octavo.cli.simulate_flags import check_together
 from octavo.cli.simulate_output import open_csv, progress_bar, table, write_csv
 from octavo.core.errors import ConfigError, OctavoError
+from octavo.core.machine import usable_cores
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -45,11 +45,6 @@ COLUMNS = {
 SLO_COLUMNS = {"goodput_per_second": "goodput/s", "slo_attainment": "SLO kept"}
 
 
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def over_cores(
     work: Callable[[Task], Result], tasks: Sequence[Task], jobs: int | None, unit: str
 ) -> list[Result]:
@@ -59,7 +54,7 @@ def over_cores(
     """
     if jobs is not None and jobs < 1:
         raise ConfigError(f"--jobs is {jobs}; it must be at least 1", param="--jobs")
-    others = min(jobs or cores(), len(tasks)) - 1
+    others = min(jobs or usable_cores(), len(tasks)) - 1
     with progress_bar(len(tasks), unit) as tell:
         if others == 0:
             found: list[Result] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import platform
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ import psutil
 
 from octavo.core.config import CacheConfig, SchedulerConfig
 from octavo.core.errors import ConfigError
+from octavo.core.machine import usable_cores
 from octavo.core.model_spec import ModelSpec
 from octavo.core.ports import Sink
 from octavo.engine.engine import Engine
@@ -73,13 +73,6 @@ def size_pool(options: EngineOptions, spec: ModelSpec) -> Sizes:
         most = options.max_num_seqs * sizing.blocks_for(max_model_len, options.block_size)
         num_blocks = min(sizing.blocks_in(share, spec, options.block_size), most)
     return Sizes(max_model_len, num_blocks, sizing.pool_bytes(max(num_blocks, 0), spec, options.block_size))
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def machine() -> str:

@@ -18,6 +18,7 @@ from octavo.simulation.executor import CostModel, SimulatedExecutor, StepCost, V
 from octavo.simulation.report import Report
 from octavo.simulation.requests import SimulatedRequest
 from octavo.simulation.workloads import Workload
+from octavo.telemetry.sinks import FanOut
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +29,6 @@ class Stop:
     """Steps that ran rows."""
     time: float | None = None
     """On the virtual clock."""
-
-
-class _Sinks:
-    def __init__(self, sinks: Sequence[Sink]) -> None:
-        self._sinks = tuple(sinks)
-
-    def emit(self, record: StepRecord, now: float) -> None:
-        for sink in self._sinks:
-            sink.emit(record, now)
 
 
 class Simulation:
@@ -65,7 +57,7 @@ class Simulation:
             vocabulary=vocabulary,
         )
         self.report = report or default_report(scheduler)
-        self.engine = Engine(scheduler, self.executor, self.clock, _Sinks((self.report, *sinks)))
+        self.engine = Engine(scheduler, self.executor, self.clock, FanOut((self.report, *sinks)))
         self._on_arrival = on_arrival
         self.steps = 0
         self.arrivals = 0
