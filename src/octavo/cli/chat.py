@@ -61,13 +61,9 @@ def _read_line() -> str | None:
 def answer(session: Session, messages: list[dict[str, str]], sampling: SamplingParams) -> str:
     """Stream one answer; Ctrl-C ends the answer, not the conversation. Returns its text."""
     completion = session.add(session.prepare(session.encode_chat(messages), sampling))
-    told = 0
     try:
-        while not completion.finished:
-            session.step()
-            click.echo("".join(completion.pieces[told:]), nl=False)
-            sys.stdout.flush()
-            told = len(completion.pieces)
+        for piece in session.stream(completion):
+            click.echo(piece, nl=False)
     except KeyboardInterrupt:
         session.abort([completion])
     click.echo()

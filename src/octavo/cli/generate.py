@@ -167,12 +167,8 @@ def _prepare(session: Session, texts: list[str], sampling: SamplingParams, raw: 
 
 
 def _stream(session: Session, completion: Completion, text: str) -> list[RequestOutput]:
-    told = 0
-    while not completion.finished:
-        session.step()
-        click.echo("".join(completion.pieces[told:]), nl=False)
-        sys.stdout.flush()
-        told = len(completion.pieces)
+    for piece in session.stream(completion):
+        click.echo(piece, nl=False)
     click.echo()
     return [session.output(completion, text)]
 

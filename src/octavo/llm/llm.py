@@ -73,12 +73,8 @@ class LLM:
         """The answer's text, piece by piece. Closing the iterator aborts the request and frees its blocks."""
         request = self.session.prepare(prompt, sampling_params or SamplingParams())
         completion = self.session.add(request)
-        told = 0
         try:
-            while not completion.finished:
-                self.session.step()
-                yield from completion.pieces[told:]
-                told = len(completion.pieces)
+            yield from self.session.stream(completion)
         finally:
             if not completion.finished:
                 self.session.abort([completion])

@@ -137,6 +137,14 @@ class Session:
         self.board.stopped.clear()
         return self.board.changed
 
+    def stream(self, completion: Completion) -> Iterator[str]:
+        """The text of one answer, piece by piece, stepping the engine for it until it ends."""
+        told = 0
+        while not completion.finished:
+            self.step()
+            yield from completion.pieces[told:]
+            told = len(completion.pieces)
+
     def run(self, completions: Iterable[Completion]) -> None:
         """Step until all of these have ended."""
         for completion in completions:
