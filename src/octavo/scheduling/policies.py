@@ -44,6 +44,10 @@ class WaitingQueue:
             self._gone -= 1
         return self._heap[0][2]
 
+    def first(self, count: int) -> list[Sequence]:
+        """The next ``count``, in order; fewer if fewer wait."""
+        return [entry[2] for entry in heapq.nsmallest(count, (one for one in self._heap if one[2].queued))]
+
     def pop(self) -> None:
         """Remove the head."""
         self.head().queued = False
