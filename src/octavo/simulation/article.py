@@ -30,6 +30,9 @@ from octavo.simulation.workloads import ANSWER, PROMPT, Saturated, SharedPrefix
 BYTES_PER_TOKEN = 147_456
 POOL_SLOTS = 405_239
 SYSTEM_PROMPT = 1_000
+PROMPT_MAX = 10_000
+OUTPUT_MAX = 2_048
+"""Tokens that no answer exceeds, whatever its client declares."""
 MAX_NUM_SEQS = 128
 MAX_MODEL_LEN = 40_960
 STEPS = 3_000
@@ -59,6 +62,8 @@ class ArticleSettings:
     seed: int = SEED
     steps: int = STEPS
     warmup_steps: int = WARMUP_STEPS
+    pool_slots: int = POOL_SLOTS
+    """Token slots of the pool."""
 
     def __post_init__(self) -> None:
         if self.allocator != "paged" and self.share:
@@ -85,7 +90,7 @@ class ArticleSettings:
     def cache(self) -> CacheConfig:
         paged = self.allocator == "paged"
         return CacheConfig(
-            num_blocks=POOL_SLOTS // self.block_size if paged else POOL_SLOTS,
+            num_blocks=self.pool_slots // self.block_size if paged else self.pool_slots,
             block_size=self.block_size if paged else 1,
             allocator="paged" if paged else "pow2" if self.round_up else "reserved",
             enable_prefix_caching=self.share,
@@ -109,7 +114,7 @@ def draw(rng: Uniform, spread: int) -> tuple[int, int]:
     prompt = math.floor(1000 * 10**u0 + 0.5)
     z = math.sqrt(-2 * math.log(1 - u1)) * math.cos(2 * math.pi * u2)
     output = math.floor(256 * math.exp(spread / 100 * z) + 0.5)
-    return prompt, min(max(output, 1), 2048)
+    return prompt, min(max(output, 1), OUTPUT_MAX)
 
 
 def requests(settings: ArticleSettings) -> Iterator[SimulatedRequest]:

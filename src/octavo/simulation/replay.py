@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,41 +74,58 @@ def differing(recorded: StepPlan, replayed: StepPlan, block_size: int) -> Iterat
             yield tell("blocks", blocks[0], blocks[1])
 
 
+class Replay:
+    """A recording, step by step. Raises ConfigError for one that is damaged, where the damage is."""
+
+    def __init__(self, path: Path) -> None:
+        self.recording = Recording(path)
+        cache = self.recording.header.cache
+        self.scheduler = build_scheduler(cache, self.recording.header.scheduler)
+        self.steps = 0
+        """Steps that agree with the recorded ones."""
+        self.differences: list[Difference] = []
+        """Of the first step that has any. Decisions after it differ because of it, so the replay ends there."""
+        self._items = self.recording.items()
+        self._size = cache.block_size
+
+    def step(self) -> tuple[StepRecord, float] | None:
+        """The next step, replayed, and when it was recorded; None at the end or at a difference."""
+        if self.differences:
+            return None
+        for item in self._items:
+            if isinstance(item, Added):
+                with suppress(RequestError):  # its refusal is an event of the next record
+                    self.scheduler.add(item.request)
+            elif isinstance(item, Ended):
+                self.scheduler.finish(item.request_id, item.reason)
+            else:
+                record, self.differences = _compare(item.record, self.scheduler, self._size)
+                if record is None or self.differences:
+                    return None
+                self.steps += 1
+                return record, item.at
+        return None
+
+
 def replay_recording(path: Path) -> tuple[int, list[Difference]]:
-    """(steps that agree, differences of the first step that has any). No difference: the run is reproduced.
-
-    Decisions after a different one differ because of it, so the replay stops there. Raises ConfigError for a damaged
-    recording.
-    """
-    recording = Recording(path)
-    cache = recording.header.cache
-    scheduler = build_scheduler(cache, recording.header.scheduler)
-    steps = 0
-    for item in recording.items():
-        if isinstance(item, Added):
-            try:
-                scheduler.add(item.request)
-            except RequestError:
-                continue  # its refusal is an event of the next record
-        elif isinstance(item, Ended):
-            scheduler.finish(item.request_id, item.reason)
-        else:
-            found = _compare(item.record, scheduler, cache.block_size)
-            if found:
-                return steps, found
-            steps += 1
-    return steps, []
+    """(steps that agree, differences of the first step that has any). No difference: the run is reproduced."""
+    replay = Replay(path)
+    while replay.step() is not None:
+        pass
+    return replay.steps, replay.differences
 
 
-def _compare(recorded: StepRecord, scheduler: Scheduler, block_size: int) -> list[Difference]:
+def _compare(
+    recorded: StepRecord, scheduler: Scheduler, block_size: int
+) -> tuple[StepRecord | None, list[Difference]]:
     """Plan the step, compare, and if nothing differs apply the recorded result and compare again."""
     step = recorded.plan.step
     plan = scheduler.plan()
     if plan is None:
-        return [Difference(step, "no step", f"{len(recorded.plan.rows)} rows", "nothing to do")]
+        return None, [Difference(step, "no step", f"{len(recorded.plan.rows)} rows", "nothing to do")]
     found = list(differing(recorded.plan, plan, block_size))
     if found:
-        return found
+        return None, found
     record = scheduler.apply(plan, recorded.result)
     if not np.array_equal(recorded.finished, record.finished):
         found.append(Difference(step, "finished", str(recorded.finished), str(record.finished)))
@@ -115,7 +133,7 @@ def _compare(recorded: StepRecord, scheduler: Scheduler, block_size: int) -> lis
         a, b = getattr(recorded, what), getattr(record, what)
         if a != b:
             found.append(Difference(step, what, str(a), str(b)))
-    return found
+    return record, found
 
 
 def recorded_requests(path: Path) -> Iterator[SimulatedRequest]:
