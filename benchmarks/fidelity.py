@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """How well the simulator foretells the engine: the same requests through both, at shares of the engine's capacity.
 
-    python benchmarks/fidelity.py                       about 6 minutes; the machine should have nothing else to do
+    python benchmarks/fidelity.py                       about 7 minutes; the machine should have nothing else to do
     python benchmarks/fidelity.py --seconds 120 --json  longer runs, one JSON object
 
-1. Times whole engine steps over a grid (as ``octavo profile`` does) and in a saturated run, which also tells the
-   capacity, and fits a profile to them.
+1. Times whole engine steps over a grid (as ``octavo profile`` does), with few requests in flight and in a saturated
+   run, which also tells the capacity, and fits a profile to them.
 2. For each load: requests arrive at random times (Poisson) in real time, their answers' lengths forced. The simulator
    gets the same requests, arrivals and settings and the profile, and nothing from this run.
 3. Both runs go through one and the same report; what differs is printed.
@@ -43,6 +43,9 @@ from octavo.simulation.workloads import ANSWER, PROMPT, OpenLoop
 
 TARGETS = {50: 5.0, 85: 5.0, 95: 10.0}
 """Load in percent of the capacity -> percent by which throughput and TPOT may be off."""
+IN_FLIGHT = (2, 4, 8)
+"""Requests that run at once in short closed loops beside the saturated one: a low load's steps have few rows, whose
+blocks lie all over the pool, while the grid repeats each step on the same few."""
 PEERS = "simulators of others publish errors under 9 % at 85 % load, and worse ones at 95 %"
 
 
@@ -157,19 +160,31 @@ class Capacity:
     """Each step of the saturated run, with the time from its predecessor's end to its own."""
 
 
-def saturate(session: Session, timer: StepTimer, relay: Relay, settings: Settings) -> Capacity:
-    """A queue that is never empty for ``seconds``; the first third, in which the pool fills, is not counted."""
+def closed_loop(
+    session: Session,
+    timer: StepTimer,
+    relay: Relay,
+    settings: Settings,
+    seconds: float,
+    in_flight: int | None,
+) -> Capacity:
+    """This many requests at any time, or a queue that is never empty; the first third, in which the pool fills, is not
+    counted."""
     _, drawn = lengths(settings, 1)
-    endless = requests(session.spec, iter(lambda: 0.0, 1.0), drawn, "saturated", 1.0)
+    endless = requests(session.spec, iter(lambda: 0.0, 1.0), drawn, f"{in_flight} in flight", 1.0)
     scheduler = session.engine.scheduler
-    warm_up = settings.seconds / 3
+    warm_up = seconds / 3
     steps: Steps = []
     tokens = finished = running = 0
     begin = last = time.perf_counter()
     counted_from = None
     report = relay.report = default_report(scheduler)
-    while last - begin < settings.seconds:
-        while scheduler.num_waiting < 8:
+    while last - begin < seconds:
+        while (
+            scheduler.num_waiting < 8
+            if in_flight is None
+            else scheduler.num_waiting + scheduler.num_running < in_flight
+        ):
             one = next(endless)
             report.arrived(one)
             session.add(one.request)
@@ -185,7 +200,7 @@ def saturate(session: Session, timer: StepTimer, relay: Relay, settings: Setting
         last = now
     relay.report = None
     session.abort(list(session.board.completions.values()))
-    assert counted_from is not None and finished, "no request ended in the saturated run; use more --seconds"
+    assert counted_from is not None and finished, "no request ended in a closed loop; use more --seconds"
     mean_output = mean_output_tokens(settings)
     rate = tokens / (last - counted_from)
     return Capacity(rate, rate / mean_output, running / len(steps), report.counts.preemptions, steps)
@@ -198,11 +213,11 @@ def mean_output_tokens(settings: Settings) -> float:
 
 
 def fit_profile(
-    session: Session, measured: list[Measurement], capacity: Capacity
+    session: Session, measured: list[Measurement], light: Steps, capacity: Capacity
 ) -> tuple[FittedProfile, float, float]:
     """(profile, its mean error on the grid, factor by which it was scaled to take as long as the saturated run did)."""
     source = f"{machine()}, {session.spec.name}"
-    measured = [*measured, *grouped(capacity.steps)]
+    measured = [*measured, *grouped([*light, *capacity.steps])]
     profile = fit_measurements("fidelity", source, measured)
     model = Fitted(profile)
     predicted = sum(model.seconds(step) for step, _ in capacity.steps)
@@ -314,7 +329,9 @@ def parse() -> tuple[Settings, bool]:
     )
     parser.add_argument("--model", help="default: the embedded SmolLM2")
     parser.add_argument("--threads", type=int, default=usable_cores())
-    parser.add_argument("--blocks", type=int, default=400, help="of the pool, 16 tokens each")
+    parser.add_argument(
+        "--blocks", type=int, default=160, help="of the pool, 16 tokens each: few, so that it runs out"
+    )
     parser.add_argument("--max-num-seqs", type=int, default=64)
     parser.add_argument("--max-num-batched-tokens", type=int, default=512)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -349,9 +366,14 @@ def main() -> None:
     say(f"{where}; pool of {settings.options.num_blocks} blocks, lengths: {name}")
     say(f"timing a grid of steps for about {settings.profile_seconds:g} s")
     measured = measure(session, timer, settings.profile_seconds)
-    say(f"saturated for {settings.seconds:g} s")
-    capacity = saturate(session, timer, relay, settings)
-    profile, error, factor = fit_profile(session, measured, capacity)
+    say(
+        f"{IN_FLIGHT} in flight for {settings.seconds / 3:g} s each, then saturated for {settings.seconds:g} s"
+    )
+    light: Steps = []
+    for in_flight in IN_FLIGHT:
+        light += closed_loop(session, timer, relay, settings, settings.seconds / 3, in_flight).steps
+    capacity = closed_loop(session, timer, relay, settings, settings.seconds, None)
+    profile, error, factor = fit_profile(session, measured, light, capacity)
     calibration = (
         f"capacity {capacity.output_tokens_per_s:.1f} output tokens/s = {capacity.requests_per_s:.2f} requests/s at "
         f"{capacity.running:.1f} running, {capacity.preemptions} preemptions; profile off by "
