@@ -1,0 +1,197 @@
+"""``Planner``: who computes what in the next step. It takes memory, preempts and admits; it advances nobody."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.core.events import Admitted, Blocked, Evicted, Preempted
+from octavo.core.plan import RowStart, StepPlan
+from octavo.scheduling.ledger import Ledger
+from octavo.scheduling.policies import UNLIMITED, deal, victim
+from octavo.scheduling.sequence import Sequence
+from octavo.scheduling.thrash import ThrashGuard
+
+
+class Planner:
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._config = ledger.config
+        self._allocator = ledger.allocator
+        self._running = ledger.running
+        self._budget = ledger.config.max_num_batched_tokens or UNLIMITED
+        self._step = 0
+        self._steady = False
+        """Whether every running sequence decodes one token in this step."""
+        self._guard = ThrashGuard.of(ledger.config)
+
+    def plan(self) -> StepPlan:
+        ledger = self._ledger
+        ledger.external = 0
+        self._steady = False
+        if self._config.order == "admission_first":
+            residents = self._running.count
+            left = self._admit(self._budget)
+            self._serve(residents, left)
+        else:
+            left = self._serve(self._running.count, self._budget)
+            self._admit(left)
+        evicted = self._allocator.take_evicted()
+        if evicted:
+            ledger.events.append(Evicted(evicted))
+        return self._freeze()
+
+    # ------------------------------------------------------------------ those who run
+
+    def _serve(self, count: int, budget: int) -> int:
+        """Schedule the ``count`` oldest running sequences and cover their tokens with blocks.
+
+        Returns the tokens left of the budget: 0 after a preemption, so that no victim returns in the same step.
+        """
+        running, allocator = self._running, self._allocator
+        if count == 0:
+            return budget
+        if running.backlog == count == running.count and count <= budget:  # everyone decodes
+            self._steady = True
+            running.scheduled[:count] = 1
+            budget -= count
+            if not allocator.unclean:
+                short = (running.known[:count] > running.slots[:count]).nonzero()[0]
+                return budget if not short.size or self._cover_decode(short) else 0
+            stops = running.known[:count]
+        else:
+            scheduled = deal(running.known[:count] - running.computed[:count], budget)
+            running.scheduled[:count] = scheduled
+            stops = running.computed[:count] + scheduled
+            budget -= int(scheduled.sum())
+        lacking = stops > running.slots[:count]
+        if allocator.unclean:
+            unclean = np.isin(running.row[:count], list(allocator.unclean))
+            lacking |= unclean & (running.scheduled[:count] > 0)
+        short = lacking.nonzero()[0]
+        return budget if not short.size or self._cover(short, stops) else 0
+
+    def _cover_decode(self, short: NDArray[np.intp]) -> bool:
+        """``_cover`` where everyone decodes, so that each of these wants one block more."""
+        running, allocator = self._running, self._allocator
+        served = allocator.grow_by_block(running.row[short])
+        if served < len(short):
+            running.slots[short[:served]] += allocator.block_size
+            return self._cover(short[served:], running.known[: running.count])
+        running.slots[short] += allocator.block_size
+        return True
+
+    def _cover(self, short: NDArray[np.intp], stops: NDArray[np.intp]) -> bool:
+        """Blocks for the sequences at these positions, oldest first; whether nobody had to be preempted for it."""
+        running, allocator = self._running, self._allocator
+        alive: NDArray[np.bool_] | None = None
+        while short.size:
+            rows = running.row[short]
+            served = allocator.grow(rows, running.computed[short], stops[short])
+            running.slots[short[:served]] = allocator.table.num_blocks[rows[:served]] << self._ledger.shift
+            short = short[served:]
+            if not short.size:
+                break
+            if alive is None:
+                alive = np.ones(running.count, np.bool_)
+            position = victim(running.sequences, alive, self._config.queue)
+            self._preempt(position, requester=running.ids[int(short[0])])
+            alive[position] = False
+            short = short[short != position]
+        if alive is None:
+            return True
+        # Positions were stable until here, whoever left.
+        running.remove((~alive).nonzero()[0].tolist())
+        return False
+
+    def _preempt(self, position: int, requester: str) -> None:
+        ledger, running, allocator = self._ledger, self._running, self._allocator
+        sequence, row = running.sequences[position], int(running.row[position])
+        known, computed = int(running.known[position]), int(running.computed[position])
+        before = allocator.state()
+        blocks = allocator.release(row)
+        discarded = 0
+        if self._config.preemption == "restart":
+            discarded = known - sequence.prompt_tokens
+            sequence.restart(allocator.block_size)
+        else:
+            sequence.keep(ledger.tokens[row, sequence.prompt_tokens : known].copy())
+        sequence.preemptions += 1
+        if self._guard is not None:
+            self._guard.preempted(self._step)
+        ledger.vacate(row)
+        ledger.waiting.push(sequence)
+        after = allocator.state()
+        ledger.events.append(
+            Preempted(sequence.request_id, requester, discarded, computed, blocks, before, after)
+        )
+
+    # ------------------------------------------------------------------ those who wait
+
+    def _admit(self, budget: int) -> int:
+        """Admit from the queue's head while rows, budget and memory suffice. Returns the tokens left of the budget."""
+        ledger, running, allocator = self._ledger, self._running, self._allocator
+        waiting = ledger.waiting
+        if (guard := self._guard) is not None:
+            ledger.events += guard.update(self._step, running.count, len(waiting))
+            if guard.paused:
+                return budget
+        while budget > 0 and running.count < self._config.max_num_seqs and len(waiting):
+            sequence, row = waiting.head(), ledger.free_rows[-1]
+            headroom = self._config.watermark_blocks if running.count else 0
+            cached = allocator.admit(row, sequence.claim, headroom, budget)
+            if cached is None:
+                assert running.count, "an empty pool takes whatever passed the door"
+                if (found := allocator.blocked) is not None:
+                    ledger.external = found.slots_free
+                    counts = found.slots_needed, found.slots_free, found.runs_free, found.largest_run
+                    ledger.events.append(Blocked(sequence.request_id, *counts))
+                break
+            waiting.pop()
+            ledger.free_rows.pop()
+            budget -= self._start(sequence, row, cached, budget)
+        return budget
+
+    def _start(self, sequence: Sequence, row: int, cached: int, budget: int) -> int:
+        """Let an admitted sequence run. Returns the tokens of its first chunk."""
+        ledger = self._ledger
+        known = len(sequence.token_ids)
+        chunk = min(known - cached, budget)
+        blocks = int(self._allocator.table.num_blocks[row])
+        ledger.tokens[row, :known] = sequence.token_ids
+        self._running.append(sequence, row, cached, known, blocks << ledger.shift, chunk)
+        resumed = sequence.preemptions > 0
+        if not resumed:
+            sequence.cached_tokens = cached
+        ledger.started.append(RowStart(row, sequence.request, sequence.output, cached))
+        ledger.events.append(
+            Admitted(sequence.request_id, row, sequence.prompt_tokens, cached, blocks, resumed)
+        )
+        return chunk
+
+    # ------------------------------------------------------------------ the plan
+
+    def _freeze(self) -> StepPlan:
+        """The plan of what was scheduled. Arrays that equal those of other steps are shared; all are read-only."""
+        ledger = self._ledger
+        if self._steady and not ledger.started:
+            chosen = self._running.all_decoding()
+        else:
+            chosen = self._running.scheduled_ones(ledger.tokens)
+        ledger.ids, ledger.sampling = chosen.request_ids, chosen.sampling
+        ledger.plan = plan = StepPlan(
+            step=self._step,
+            rows=chosen.rows,
+            computed=chosen.computed,
+            scheduled=chosen.scheduled,
+            token_ids=chosen.token_ids,
+            samples=chosen.samples,
+            block_table=self._allocator.table.matrix,
+            copies=self._allocator.take_copies(),
+            started=tuple(ledger.started),
+            ended=tuple(ledger.ended),
+        )
+        self._step += 1
+        ledger.started.clear()
+        ledger.ended.clear()
+        return plan
