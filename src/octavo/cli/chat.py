@@ -34,19 +34,21 @@ def command(
     system: str | None, max_tokens: int | None, temperature: float, top_k: int, top_p: float, **flags: Any
 ) -> None:
     """Chat with a model. A line is a message; an empty line or end of input leaves."""
-    from octavo.llm.build import (
-        build_session,
-    )  # not at the top: --help loads neither NumPy nor the native part
+    # Not at the top: --help loads neither NumPy nor the native part.
+    from octavo.llm.build import build_session
+    from octavo.telemetry.sinks import LineSink
 
     sampling = SamplingParams(
         temperature=temperature, top_k=top_k, top_p=top_p, max_tokens=max_tokens, seed=flags["seed"]
     )
-    session = build_session(engine_options(**flags), log=lambda line: click.echo(line, err=True))
+    lines = LineSink(lambda line: click.echo(line, err=True))
+    session = build_session(engine_options(**flags), lines=lines)
     messages = [{"role": "system", "content": system}] if system else []
     while (line := _read_line()) is not None:
         messages.append({"role": "user", "content": line})
         try:
             messages.append({"role": "assistant", "content": answer(session, messages, sampling)})
+            lines.flush()
         except RequestError as error:
             click.echo(f"octavo: {error.message}", err=True)
             messages.pop()

@@ -89,6 +89,7 @@ def command(
     # Not at the top: --help loads neither NumPy nor the native part.
     from octavo.llm.build import build_session
     from octavo.telemetry.recording import open_for_writing
+    from octavo.telemetry.sinks import LineSink
 
     sampling = _sampling(flags)
     texts = [*prompts, *_read_prompts(prompt_file)]
@@ -96,7 +97,8 @@ def command(
         raise click.UsageError("no prompt: give one as an argument or in --prompt-file")
     options = engine_options(**flags)
     with nullcontext() if record is None else open_for_writing(record) as file:
-        session = build_session(options, log=_to_stderr, verbose=verbose, record=file)
+        lines = LineSink(_to_stderr, verbose=verbose)
+        session = build_session(options, lines=lines, record=file)
         requests = _prepare(session, texts, sampling, raw)
         completions = [session.add(request) for request in requests]
         try:
@@ -106,6 +108,7 @@ def command(
                 outputs = _stream(session, completions[0], texts[0])
         finally:
             session.abort([one for one in completions if not one.finished])
+            lines.flush()
     _closing_line(outputs)
 
 

@@ -99,7 +99,7 @@ SERVER_FLAGS: Flags = (
         expose_value=False,
         help="Changes nothing: prompts over --max-num-batched-tokens are always prefilled in chunks.",
     ),
-    click.option("--disable-log-stats", is_flag=True, help="No periodic line."),
+    click.option("--disable-log-stats", is_flag=True, help="No periodic line, and none about the workload."),
     click.option(
         "--log-format",
         type=click.Choice(["text", "json"]),
@@ -156,16 +156,18 @@ def _serve(
 ) -> int:
     from octavo.llm.build import build_session
     from octavo.server.recording import RecordingFile
+    from octavo.telemetry.sinks import LineSink
 
     # Reading the weights leaves the interpreter free for much of its time: enough to load the web server in.
     loading = threading.Thread(target=import_module, args=("octavo.server.serve",))
     loading.start()
     with RecordingFile(record, logs.say) if record else nullcontext() as file:
-        session = build_session(engine, log=logs.say, verbose=verbose, record=cast("TextIO | None", file))
+        lines = LineSink(logs.say, verbose=verbose)
+        session = build_session(engine, lines=lines, record=cast("TextIO | None", file))
         loading.join()
         from octavo.server.serve import serve
 
-        return serve(session, listener, options, logs.say)
+        return serve(session, listener, options, lines)
 
 
 def server_options(flags: dict[str, Any]) -> ServerOptions:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
@@ -88,15 +88,14 @@ def machine() -> str:
 def build_session(
     options: EngineOptions,
     *,
-    log: Callable[[str], None] | None = None,
-    verbose: bool = False,
+    lines: LineSink | None = None,
     sinks: Sequence[Sink] = (),
     record: TextIO | None = None,
 ) -> Session:
     """Model, pool, scheduler, executor and engine.
 
-    ``log`` gets the boot lines and a line for every rare event, ``sinks`` every step after the answers have it, and
-    ``record`` the whole run as a recording (the caller closes it). Raises ModelError or ConfigError.
+    ``lines`` gets the boot lines and every step, ``sinks`` every step after the answers have it, and ``record`` the
+    whole run as a recording (the caller closes it). Raises ModelError or ConfigError.
     """
     model = open_model(options)
     sizes = size_pool(options, model.spec)
@@ -130,10 +129,10 @@ def build_session(
     tokenizer = tokenizer_from_gguf(model.metadata) if model.metadata else load_tokenizer(model.path)
     board = CompletionBoard()
     listening: list[Sink] = [board, *sinks]
-    if log is not None:
+    if lines is not None:
         for line in (*model.notes, *boot(model.spec, options, sizes)):
-            log(line)
-        listening.append(LineSink(log, verbose=verbose))
+            lines.say(line)
+        listening.append(lines)
     clock, sink = MonotonicClock(), FanOut(listening)
     if record is None:
         engine = Engine(scheduler, executor, clock, sink)

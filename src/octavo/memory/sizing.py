@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Literal
+
 from octavo.core.config import BLOCK_SIZES
 from octavo.core.errors import ConfigError
 from octavo.core.model_spec import ModelSpec
@@ -57,3 +60,24 @@ def max_concurrency(num_blocks: int, block_size: int, tokens_per_request: int) -
     if tokens_per_request < 1:
         raise ConfigError(f"a request of {tokens_per_request} tokens has no size; it must be at least 1")
     return num_blocks / blocks_for(tokens_per_request, block_size)
+
+
+@dataclass(frozen=True, slots=True)
+class Concurrency:
+    """How many requests of one size run at once."""
+
+    fitting: int
+    """Requests that the pool holds."""
+    running: int
+    """Requests that run: no more than that, and no more than there are rows."""
+    limit: Literal["pool", "max_num_seqs"]
+    """What would have to grow for more to run."""
+
+
+def concurrency(blocks_per_request: int, num_blocks: int, max_num_seqs: int) -> Concurrency:
+    """Requests that hold so many blocks each, sharing none, in a pool of ``num_blocks``."""
+    assert blocks_per_request >= 1, "a request that runs holds a block"
+    fitting = num_blocks // blocks_per_request
+    if fitting < max_num_seqs:
+        return Concurrency(fitting, fitting, "pool")
+    return Concurrency(fitting, max_num_seqs, "max_num_seqs")

@@ -42,6 +42,7 @@ from octavo.server.protocol import ChatRequest, CompletionRequest, DetokenizeReq
 from octavo.server.settings import ServerOptions
 from octavo.server.state import snapshot
 from octavo.telemetry.metrics import Metrics
+from octavo.telemetry.throttle import PERIOD_S, Refusals
 
 log = logging.getLogger(__name__)
 PREPARE_SECONDS_MAX = 15.0
@@ -71,6 +72,7 @@ class Api:
         self._metrics = metrics
         self._options = options
         self._say = say
+        self._refusals = Refusals(say)
         self._preparer = Preparer(session, options)
         self._workers = ThreadPoolExecutor(4, thread_name_prefix="prepare")
         self._started = int(time.time())
@@ -138,7 +140,9 @@ class Api:
         most, waiting = self._options.max_num_queued_reqs, self._engine.num_waiting()
         if waiting and self._engine.num_waiting(len(job.requests)) > most:
             self._metrics.rejected("queue_full")
-            self._say(f"Refused {job.job_id}: {waiting} requests wait, --max-num-queued-reqs is {most}")
+            self._tell_refusal(
+                f"Refused {job.job_id}: {waiting} requests wait, --max-num-queued-reqs is {most}"
+            )
             raise ApiError(
                 UNAVAILABLE,
                 f"the queue is full: {waiting} requests wait, and --max-num-queued-reqs is {most}; try again later",
@@ -149,9 +153,16 @@ class Api:
     def _refuse(self, error: OctavoError) -> None:
         if isinstance(error, ContextLengthError):
             self._metrics.rejected("too_long")
-            self._say(f"Refused a request: {error.message}")
+            self._tell_refusal(f"Refused a request: {error.message}")
         else:
             self._metrics.rejected("invalid")
+
+    def _tell_refusal(self, line: str) -> None:
+        loop = asyncio.get_running_loop()
+        was_told = not self._refusals.count
+        self._refusals.tell(line, loop.time())
+        if self._refusals.count and was_told:
+            loop.call_later(PERIOD_S, lambda: self._refusals.tell_due(loop.time()))
 
     # ------------------------------------------------------------------ the small routes
 

@@ -19,6 +19,9 @@ from octavo.core.request import Request
 from octavo.llm.completions import Completion
 from octavo.llm.session import Session
 
+IDLE_S = 1.0
+"""After so long without work the engine's owner may tell what it held back."""
+
 
 class EngineDeadError(Exception):
     """The engine thread has ended; ``__cause__`` says why, where it was an error."""
@@ -126,13 +129,20 @@ class EngineThread:
     """Made and used in the event loop; ``_run`` and what it calls run in the thread."""
 
     def __init__(
-        self, session: Session, loop: asyncio.AbstractEventLoop, observer: Observer | None = None
+        self,
+        session: Session,
+        loop: asyncio.AbstractEventLoop,
+        observer: Observer | None = None,
+        on_idle: Callable[[], None] | None = None,
     ) -> None:
+        """``on_idle`` is called in the thread when nothing ran for ``IDLE_S``, once until something runs again, and
+        when the thread ends."""
         self.session = session
         self.failure: BaseException | None = None
         """Why the thread died; None while it lives."""
         self.died = asyncio.Event()
         self._observer = observer
+        self._on_idle = on_idle or _do_nothing
         self._loop = loop
         self._inbox: queue.SimpleQueue[_Add | _End | _Ask | _Stop] = queue.SimpleQueue()
         self._streams: dict[str, Stream] = {}
@@ -217,6 +227,7 @@ class EngineThread:
         try:
             while self._turn():
                 pass
+            self._on_idle()
         except BaseException as failure:
             self._loop.call_soon_threadsafe(self._on_death, failure)
 
@@ -226,7 +237,7 @@ class EngineThread:
         read = 0
         idle = not (self.session.engine.has_unfinished or self._running)
         while idle or not self._inbox.empty():
-            message = self._inbox.get()
+            message = self._next() if idle else self._inbox.get()
             idle = False
             if isinstance(message, _Add):
                 read += 1
@@ -242,6 +253,14 @@ class EngineThread:
         if outcomes or read:
             self._loop.call_soon_threadsafe(self._deliver, outcomes, read)
         return True
+
+    def _next(self) -> _Add | _End | _Ask | _Stop:
+        """The next message, however long it takes."""
+        try:
+            return self._inbox.get(timeout=IDLE_S)
+        except queue.Empty:
+            self._on_idle()
+            return self._inbox.get()
 
     def _add(self, stream: Stream) -> OctavoError | None:
         try:
@@ -271,6 +290,10 @@ class EngineThread:
             self._loop.call_soon_threadsafe(_fail, message.answer, error)
         else:
             self._loop.call_soon_threadsafe(_succeed, message.answer, value)
+
+
+def _do_nothing() -> None:
+    pass
 
 
 def _succeed(answer: asyncio.Future[Any], value: Any) -> None:

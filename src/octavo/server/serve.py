@@ -26,7 +26,8 @@ from octavo.server.engine_thread import EngineThread
 from octavo.server.settings import ServerOptions
 from octavo.telemetry.log_stats import StatsLine
 from octavo.telemetry.metrics import Metrics
-from octavo.telemetry.sinks import FanOut
+from octavo.telemetry.sinks import FanOut, LineSink
+from octavo.telemetry.workload import WorkloadLine
 
 log = logging.getLogger(__name__)
 
@@ -37,17 +38,19 @@ ABORT_GRACE_S = 5.0
 LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
-def serve(
-    session: Session, listener: socket.socket, options: ServerOptions, say: Callable[[str], None]
-) -> int:
-    """Serve until a signal or the engine's death; returns the exit code. ``say`` writes a line for people."""
+def serve(session: Session, listener: socket.socket, options: ServerOptions, lines: LineSink) -> int:
+    """Serve until a signal or the engine's death; returns the exit code. ``lines`` is a sink of the session."""
     metrics = make_metrics(session, options)
-    session.engine.sink = FanOut([session.engine.sink, metrics])
+    sinks = [session.engine.sink, metrics]
+    if options.log_stats:
+        scheduler = session.engine.scheduler
+        sinks.append(WorkloadLine(lines.say, scheduler.allocator.num_blocks, scheduler.config.max_num_seqs))
+    session.engine.sink = FanOut(sinks)
     # The engine's thread must get the interpreter soon after a step, however busy the loop is.
     sys.setswitchinterval(0.001)
     gc.collect()
     gc.freeze()  # the model's objects live as long as the process: no collection need look at them
-    return _Serving(session, metrics, listener, options, say).run()
+    return _Serving(session, metrics, listener, options, lines).run()
 
 
 def make_metrics(session: Session, options: ServerOptions) -> Metrics:
@@ -97,13 +100,14 @@ class _Serving:
         metrics: Metrics,
         listener: socket.socket,
         options: ServerOptions,
-        say: Callable[[str], None],
+        lines: LineSink,
     ) -> None:
         self._session = session
         self._metrics = metrics
         self._listener = listener
         self._options = options
-        self._say = say
+        self._lines = lines
+        self._say = lines.say
         self._exit_code = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -113,7 +117,7 @@ class _Serving:
 
     async def _main(self) -> int:
         loop = asyncio.get_running_loop()
-        self._engine = EngineThread(self._session, loop, self._metrics)
+        self._engine = EngineThread(self._session, loop, self._metrics, self._lines.flush)
         self._api = Api(self._session, self._engine, self._metrics, self._options, self._say)
         config = uvicorn.Config(
             build_app(self._api, self._options),

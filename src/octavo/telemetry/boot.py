@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from octavo.memory import sizing
+
+TYPICAL_TOKENS = 512
+"""A length of requests, so that the lines mean something before any request came."""
+
 
 def boot_lines(
     *,
@@ -19,6 +24,8 @@ def boot_lines(
     length far more fit, and then the number of rows is the limit.
     """
     fitting = tokens / max_model_len
+    typical = min(TYPICAL_TOKENS, max_model_len)
+    at_typical = sizing.concurrency(sizing.blocks_for(typical, block_size), num_blocks, max_num_seqs)
     binding = (
         f"--max-num-seqs {max_num_seqs} binds below {tokens // max_num_seqs:,} tokens per request, the pool above"
         if tokens // max_num_seqs < max_model_len
@@ -28,5 +35,5 @@ def boot_lines(
         f"{device} KV cache size: {tokens:,} tokens",
         f"Maximum concurrency for {max_model_len:,} tokens per request: {fitting:.2f}x",
         f"Pool: {num_blocks:,} blocks of {block_size} tokens, {pool_bytes / 2**20:,.1f} MiB (--kv-cache-memory-bytes); "
-        f"{min(max_num_seqs, tokens // 512):,} requests of 512 tokens fit at once; {binding}",
+        f"{at_typical.running:,} requests of {typical} tokens run at once; {binding}",
     ]

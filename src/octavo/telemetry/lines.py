@@ -30,7 +30,7 @@ def event_line(event: RareEvent) -> str:
                 f"Preempted {event.request_id}: {event.requester} needed a block; "
                 f"{event.blocks_released} blocks released, "
                 f"{event.tokens_to_recompute} tokens to recompute, {event.tokens_discarded} discarded; "
-                f"pool {_pool(event.pool_before)} -> {_pool(event.pool_after)}"
+                f"pool {pool_text(event.pool_before)} -> {pool_text(event.pool_after)}"
             )
         case Refused():
             return f"Refused {event.request_id}: {event.message}"
@@ -55,5 +55,6 @@ def event_line(event: RareEvent) -> str:
             )
 
 
-def _pool(state: PoolState) -> str:
+def pool_text(state: PoolState) -> str:
+    """Blocks by state, in words."""
     return f"{state.live} live, {state.cached} cached, {state.free} free"

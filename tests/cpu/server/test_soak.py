@@ -145,7 +145,9 @@ def test_a_crowd(model: str) -> None:
         assert "Traceback" not in server.output
     preempted = set(re.findall(r"Preempted (cmpl-\w+)-0", server.output))
     growth = resident[-1] - resident[0]
-    print(f"\n{dict(seen)}, {preemptions:.0f} preemptions ({len(preempted & right)} of them compared), ", end="")
+    print(
+        f"\n{dict(seen)}, {preemptions:.0f} preemptions ({len(preempted & right)} of them compared), ", end=""
+    )
     print(f"{len(server.lines)} lines, {[size >> 20 for size in resident]} MiB resident")
     assert min(seen[kind] for kind in ("stream", "whole", "left", "400")) > 0
     assert preemptions > 0

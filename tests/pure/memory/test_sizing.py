@@ -27,6 +27,13 @@ def test_the_articles_pool() -> None:
     assert sizing.tokens_per_gib(QWEN3_4B) == 7_281
 
 
+def test_what_keeps_more_requests_from_running() -> None:
+    assert sizing.concurrency(10, 95, 16) == sizing.Concurrency(9, 9, "pool")
+    assert sizing.concurrency(10, 160, 16) == sizing.Concurrency(16, 16, "max_num_seqs")
+    assert sizing.concurrency(1, 95, 16) == sizing.Concurrency(95, 16, "max_num_seqs")
+    assert sizing.concurrency(96, 95, 16).running == 0
+
+
 def test_the_articles_block_table() -> None:
     assert sizing.table_bytes(128, 40_960, 16) == 1.25 * sizing.MIB
     assert sizing.table_bytes(128, 40_960, 1) == 20 * sizing.MIB
