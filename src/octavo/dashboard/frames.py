@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -157,10 +158,10 @@ class FrameSource:
         self._borrowed_flat = flat
         numbers, positions, blocks = flat
         starts = np.flatnonzero(np.diff(numbers, prepend=-1))
-        stops = [*starts[1:].tolist(), len(numbers)]
+        bounds = [*starts.tolist(), len(numbers)]
         borrowed = {
             int(numbers[start]): (positions[start:stop], blocks[start:stop])
-            for start, stop in zip(starts.tolist(), stops, strict=True)
+            for start, stop in pairwise(bounds)
         }
         before, self._borrowed = self._borrowed, borrowed
         self._lent = {number for number in before if number not in borrowed}
