@@ -8,7 +8,7 @@ PROMPT ?= What is the capital of France?
 ARGS ?=
 SECONDS ?= 600
 
-.PHONY: help install model serve top soak generate chat inspect test test-reference lint format bench clean
+.PHONY: help install model serve top soak generate chat inspect test test-reference lint format bench bench-parts clean
 .DEFAULT_GOAL := help
 
 help:  ## This list
@@ -64,7 +64,10 @@ format: install  ## Let ruff rewrite what it can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: model  ## The benchmarks of this machine: scheduler, kernels, attention (ARGS go to the scheduler's)
+bench: model  ## Octavo, and each peer whose place ARGS gives, on the same requests (benchmarks/peers.py)
+	@$(BIN)/python benchmarks/peers.py $(ARGS)
+
+bench-parts: model  ## The scheduler, the kernels and attention, each beside its limit (ARGS go to the scheduler's)
 	$(BIN)/python benchmarks/scheduler.py $(ARGS)
 	$(BIN)/python benchmarks/kernels.py
 	$(BIN)/python benchmarks/attention.py

@@ -1,0 +1,60 @@
+"""OpenVINO GenAI's continuous batching pipeline for ``benchmarks/peers.py``. Its block on a CPU is 32 tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import openvino
+import openvino_genai
+from protocol import Prompt, installed_bytes, run_stepwise, serve
+
+
+class OpenVino:
+    version = openvino_genai.__version__
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        scheduler = openvino_genai.SchedulerConfig()
+        scheduler.num_kv_blocks = settings["pool_tokens"] // 32
+        scheduler.enable_prefix_caching = False
+        scheduler.max_num_batched_tokens = 2048
+        scheduler.max_num_seqs = 128
+        properties = {"INFERENCE_PRECISION_HINT": "bf16", "INFERENCE_NUM_THREADS": settings["threads"]}
+        if not settings.get("default_kv"):
+            properties["KV_CACHE_PRECISION"] = "bf16"
+        self._pipe = openvino_genai.ContinuousBatchingPipeline(
+            settings["model"], scheduler, "CPU", properties
+        )
+        self._handles: dict[int, tuple[int, Any]] = {}
+        self._count = 0
+
+    def add(self, number: int, prompt: Prompt, output_tokens: int) -> None:
+        config = openvino_genai.GenerationConfig(
+            max_new_tokens=output_tokens, ignore_eos=True, do_sample=False
+        )
+        self._count += 1
+        tensor = openvino.Tensor(np.array([prompt], dtype=np.int64))
+        self._handles[self._count] = number, self._pipe.add_request(self._count, tensor, config)
+
+    def step(self) -> Iterator[tuple[int, int, bool]]:
+        self._pipe.step()
+        for name, (number, handle) in list(self._handles.items()):
+            new = 0
+            while handle.can_read():
+                new += sum(len(output.generated_ids) for output in handle.read().values())
+            ended = handle.get_status() != openvino_genai.GenerationStatus.RUNNING
+            if ended:
+                del self._handles[name]
+            if new or ended:
+                yield number, new, ended
+
+    def run(self, requests: list[tuple[Prompt, int]], concurrency: int) -> dict[str, Any]:
+        return run_stepwise(self, requests, concurrency)
+
+    def installed_bytes(self) -> int:
+        return installed_bytes("openvino-genai", "numpy")
+
+
+if __name__ == "__main__":
+    serve(OpenVino)
