@@ -122,6 +122,7 @@ def check(found: tuple[list[int], NDArray[np.float32], Watch], alone: Alone) -> 
     [
         {"max_num_batched_tokens": 7},
         {"max_num_batched_tokens": 64},
+        {"max_num_batched_tokens": None},
         {"block_size": 1, "num_blocks": 6400},
         {"block_size": 8, "num_blocks": 800},
         {"block_size": 128, "num_blocks": 50},

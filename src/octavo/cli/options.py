@@ -8,10 +8,11 @@ from typing import Any
 
 import click
 
-from octavo.core.config import BLOCK_SIZES
+from octavo.core.config import BLOCK_SIZES, MAX_NUM_BATCHED_TOKENS
 from octavo.core.errors import ConfigError
 from octavo.llm.options import EngineOptions
 
+UNLIMITED = "unlimited"
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 
 
@@ -30,6 +31,20 @@ class ByteSize(click.ParamType[int]):
             return round(float(number) * UNITS[unit])
         except (KeyError, ValueError):
             self.fail(f"{value!r} is not a size; write 2GiB, 512M or a number of bytes", param, ctx)
+
+
+class TokenBudget(click.ParamType[int | str]):
+    """A number of tokens, or unlimited."""
+
+    name = "tokens"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        if value == UNLIMITED:
+            return UNLIMITED
+        try:
+            return int(value)
+        except ValueError:
+            self.fail(f"{value!r} is neither a number of tokens nor {UNLIMITED}", param, ctx)
 
 
 Flags = tuple[Callable[[Any], Any], ...]
@@ -98,10 +113,17 @@ SCHEDULER_FLAGS: Flags = (
     ),
     click.option(
         "--max-num-batched-tokens",
-        type=int,
-        default=2048,
+        type=TokenBudget(),
+        help="Token budget of a step, or unlimited; prompts over it are prefilled in chunks. "
+        f"Default: {MAX_NUM_BATCHED_TOKENS}.",
+    ),
+    click.option(
+        "--enable-chunked-prefill/--no-enable-chunked-prefill",
+        "chunked_prefill",
+        default=True,
         show_default=True,
-        help="Token budget of a step; longer prompts are prefilled in chunks.",
+        help="Prefill a prompt over the token budget in chunks, between which others decode; without it every prompt "
+        "is prefilled whole, and the budget is unlimited.",
     ),
     click.option(
         "--placement",
@@ -181,6 +203,22 @@ def engine_flags(command: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
+def token_budget(named: int | str | None, chunked: bool) -> int | None:
+    """Tokens of a step from --max-num-batched-tokens and --enable-chunked-prefill; None is unlimited.
+
+    Raises ConfigError where a prompt could be neither cut nor taken whole.
+    """
+    if not chunked and isinstance(named, int):
+        raise ConfigError(
+            f"--no-enable-chunked-prefill prefills every prompt whole, and --max-num-batched-tokens {named} would cut"
+            " the longer ones; leave one of them out",
+            param="--max-num-batched-tokens",
+        )
+    if not chunked or isinstance(named, str):
+        return None
+    return MAX_NUM_BATCHED_TOKENS if named is None else named
+
+
 def engine_options(**flags: Any) -> EngineOptions:
     """Frozen options from the flags, honouring vLLM's VLLM_CPU_KVCACHE_SPACE (GiB) where no size was given."""
     space = os.environ.get("VLLM_CPU_KVCACHE_SPACE")
@@ -192,4 +230,7 @@ def engine_options(**flags: Any) -> EngineOptions:
                 f"VLLM_CPU_KVCACHE_SPACE is {space!r}; it must be a number of GiB",
                 param="VLLM_CPU_KVCACHE_SPACE",
             ) from None
+    flags["max_num_batched_tokens"] = token_budget(
+        flags["max_num_batched_tokens"], flags.pop("chunked_prefill")
+    )
     return EngineOptions(**flags)

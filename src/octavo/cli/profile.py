@@ -55,7 +55,7 @@ def command(name: str | None, output: Path | None, seconds: float, as_json: bool
     source = (
         f"measured by octavo profile: {machine()}, {threads} threads, path {options.path or 'best'}; {spec.name}, "
         f"{spec.weight_dtype} weights, {spec.kv_dtype} KV, blocks of {options.block_size}, "
-        f"{session.engine.scheduler.config.max_num_batched_tokens} tokens a step"
+        f"{options.max_num_batched_tokens or 'unlimited'} tokens a step"
     )
     measured = _measure(session, timer, seconds)
     profile = profiling.fit_measurements(name, source, measured)

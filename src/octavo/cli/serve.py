@@ -93,12 +93,6 @@ SERVER_FLAGS: Flags = (
         show_default=True,
         help="Steps without a preemption after which admission goes on.",
     ),
-    click.option(
-        "--enable-chunked-prefill",
-        is_flag=True,
-        expose_value=False,
-        help="Changes nothing: prompts over --max-num-batched-tokens are always prefilled in chunks.",
-    ),
     click.option("--disable-log-stats", is_flag=True, help="No periodic line, and none about the workload."),
     click.option(
         "--log-format",

@@ -39,10 +39,12 @@ def _settings(setup: Setup) -> list[str]:
         if cache.enable_prefix_caching and cache.allocator == "paged"
         else "no prefix caching"
     )
+    named = limits.max_num_batched_tokens
+    budget = "unlimited" if named is None else f"{named:,}"
     lines.append(
         f"Pool: {cache.num_blocks:,} blocks of {cache.block_size} = {cache.num_blocks * cache.block_size:,} tokens, "
         f"{pool_mib:,.0f} MiB; {setup.allocator}, {caching}; at most {limits.max_num_seqs} sequences and "
-        f"{limits.max_num_batched_tokens:,} tokens a step, {limits.max_model_len:,} tokens a request"
+        f"{budget} tokens a step, {limits.max_model_len:,} tokens a request"
     )
     return lines
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from octavo.cli.options import token_budget
 from octavo.cli.simulate_output import (
     by_requests,
     make_log,
@@ -102,7 +103,7 @@ def read_setup(flags: dict[str, Any]) -> Setup:
     )
     scheduler = SchedulerConfig(
         max_num_seqs=flags["max_num_seqs"],
-        max_num_batched_tokens=flags["max_num_batched_tokens"],
+        max_num_batched_tokens=token_budget(flags["max_num_batched_tokens"], flags["chunked_prefill"]),
         max_model_len=max_model_len,
         watermark_blocks=flags["watermark_blocks"],
         order=flags["order"],

@@ -10,6 +10,9 @@ from octavo.core.errors import ConfigError
 BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Block sizes that every kernel and allocator supports, in token slots."""
 
+MAX_NUM_BATCHED_TOKENS = 2048
+"""Token budget of a step where nobody names one."""
+
 AllocatorName = Literal["paged", "reserved", "pow2"]
 Placement = Literal["first_fit", "buddy"]
 Order = Literal["decode_first", "admission_first"]
@@ -50,7 +53,7 @@ class SchedulerConfig:
 
     max_num_seqs: int = 128
     """Most sequences running at once (rows of the block table)."""
-    max_num_batched_tokens: int | None = 2048
+    max_num_batched_tokens: int | None = MAX_NUM_BATCHED_TOKENS
     """Token budget of a step over all rows; None is unlimited (a prompt is then prefilled whole)."""
     max_model_len: int = 2048
     """Tokens: longest prompt + output. The scheduler takes the smaller of this and the pool."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from octavo.core.config import AllocatorName, Placement, Preemption, QueueOrder
+from octavo.core.config import MAX_NUM_BATCHED_TOKENS, AllocatorName, Placement, Preemption, QueueOrder
 from octavo.core.errors import ConfigError
 
 
@@ -19,7 +19,8 @@ class EngineOptions:
     max_model_len: int | None = None
     """Tokens of prompt + output; None is the model's own maximum."""
     max_num_seqs: int = 128
-    max_num_batched_tokens: int = 2048
+    max_num_batched_tokens: int | None = MAX_NUM_BATCHED_TOKENS
+    """Token budget of a step; None is unlimited: every prompt is prefilled whole."""
     block_size: int = 16
     kv_cache_memory_bytes: int | None = None
     """Bytes of the pool; None takes ``memory_share`` of the free memory."""

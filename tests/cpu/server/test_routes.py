@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 
 import httpx
+import pytest
 
 from octavo import __version__
-from server_process import ServerProcess, events
+from server_process import ServerProcess, events, serving
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 TALK = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3, "ignore_eos": True}
@@ -210,3 +211,19 @@ def test_connections_are_kept(server: ServerProcess) -> None:
     with httpx.Client(base_url=server.url, http2=False) as http:
         first, second = (http.get("/version") for _ in range(2))
     assert first.extensions["network_stream"] is second.extensions["network_stream"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "steps"),
+    [
+        (("--max-num-batched-tokens", "64"), 5),
+        (("--no-enable-chunked-prefill",), 1),
+        (("--enable-chunked-prefill", "--max-num-batched-tokens", "unlimited"), 1),
+    ],
+)
+def test_a_prompt_is_prefilled_in_chunks_or_whole(model: str, flags: tuple[str, ...], steps: int) -> None:
+    with serving(model, "--num-gpu-blocks-override", "40", *flags) as server:
+        body = {"prompt": list(range(97, 123)) * 12, "max_tokens": 1}  # 312 tokens
+        assert server.post(COMPLETIONS, body).status_code == 200
+        server.wait_until_idle()
+        assert server.metric("iteration_tokens_total_count") == steps

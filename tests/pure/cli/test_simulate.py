@@ -236,3 +236,34 @@ def test_help_and_small_runs_load_no_model_code() -> None:
         [sys.executable, "-c", probe], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.splitlines()[-1] == "False"
+
+
+@pytest.mark.parametrize(
+    ("flags", "budget"),
+    [
+        ((), "2,048 tokens a step"),
+        (("--enable-chunked-prefill",), "2,048 tokens a step"),
+        (("--max-num-batched-tokens", "100"), "100 tokens a step"),
+        (("--max-num-batched-tokens", "unlimited"), "unlimited tokens a step"),
+        (("--no-enable-chunked-prefill",), "unlimited tokens a step"),
+    ],
+)
+def test_the_token_budget_of_a_step(simulate: Simulate, flags: tuple[str, ...], budget: str) -> None:
+    assert budget in simulate(*SMALL, *WORK, *flags).out
+
+
+def test_prompts_are_cut_only_where_the_budget_asks_for_it(simulate: Simulate, tmp_path: Path) -> None:
+    """One prompt of 300 tokens: three steps of up to 128, or one."""
+    firsts = []
+    for flags in (("--max-num-batched-tokens", "128"), ("--no-enable-chunked-prefill",)):
+        path = tmp_path / "run.jsonl"
+        alone = ("--num-requests", "1", "--prompt-tokens", "300", "--output-tokens", "4")
+        assert simulate(*SMALL, *alone, *flags, "--record", str(path)).code == 0
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        firsts.append([line["scheduled"] for line in lines if "scheduled" in line])
+    assert firsts == [[[128], [128], [44]], [[300]]]
+
+
+def test_budgets_can_be_swept(simulate: Simulate) -> None:
+    done = simulate(*SMALL, *WORK, "--sweep", "max-num-batched-tokens=64,unlimited", "--json", "--jobs", "1")
+    assert [run["settings"]["max-num-batched-tokens"] for run in done.json["sweep"]] == [64, "unlimited"]

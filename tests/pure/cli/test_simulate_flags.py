@@ -51,6 +51,12 @@ MISTAKES: list[tuple[str, str]] = [
     ("--steps 10 --warmup-steps 10", "--warmup-steps is 10"),
     ("--slo-ttft -1", "-1"),
     ("--block-size 3", "block size 3"),
+    ("--max-num-batched-tokens some", "'some' is neither a number of tokens nor unlimited"),
+    ("--max-num-batched-tokens 0", "--max-num-batched-tokens is 0"),
+    (
+        "--no-enable-chunked-prefill --max-num-batched-tokens 512",
+        "--no-enable-chunked-prefill prefills every prompt whole, and --max-num-batched-tokens 512",
+    ),
     ("--num-gpu-blocks-override 5 --kv-cache-memory-bytes 1GiB", "contradict"),
     ("--allocator oracle --record {new}", "--record"),
     ("--csv /no/such/folder/x", "/no/such/folder/x"),
