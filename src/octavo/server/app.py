@@ -20,6 +20,8 @@ from starlette.routing import Route
 
 from octavo import __version__
 from octavo.core.errors import ContextLengthError, OctavoError
+from octavo.dashboard.feed import Feed
+from octavo.dashboard.routes import page_routes
 from octavo.llm.session import Session
 from octavo.server.chat import ChatGeneration
 from octavo.server.completions import CompletionGeneration
@@ -73,6 +75,7 @@ class Api:
         self._options = options
         self._say = say
         self._refusals = Refusals(say)
+        self.feed = Feed(session.engine, lambda question: engine.ask(lambda session: question()), metrics)
         self._preparer = Preparer(session, options)
         self._workers = ThreadPoolExecutor(4, thread_name_prefix="prepare")
         self._started = int(time.time())
@@ -87,6 +90,11 @@ class Api:
             return ChatGeneration(*args, tool_format=self._preparer.tool_format)
 
         return await self._generate(http, ChatRequest, self._preparer.chat, make)
+
+    @property
+    def model_name(self) -> str:
+        """The first name under which the model is served."""
+        return self._preparer.names[0]
 
     async def _generate(
         self, http: Request, kind: type[R], prepare: Callable[[R], Job], make: Callable[..., Generation]
@@ -257,6 +265,8 @@ def build_app(api: Api, options: ServerOptions) -> Starlette:
         Route("/load", api.show_load, methods=get),
         Route("/state", api.state, methods=get),
         Route("/reset_prefix_cache", api.reset_prefix_cache, methods=post),
+        Route("/page/feed", api.feed.stream, methods=get),
+        *page_routes(("live",), {"boot": api.feed.boot, "model": api.model_name}),
     ]
     middleware = [Middleware(BodyLimit, options.max_body_bytes)]
     if options.api_keys:

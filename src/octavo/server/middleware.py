@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from octavo.dashboard import routes as page
 from octavo.server.errors import TOO_LARGE, UNAUTHORIZED, ApiError
 
-OPEN_PATHS = frozenset({"/health", "/ping", "/metrics", "/version"})
-"""What probes and scrapers ask for; answered without a key."""
+OPEN_PATHS = frozenset({"/health", "/ping", "/metrics", "/version", *page.OPEN_PATHS})
+"""What probes, scrapers and browsers ask for; answered without a key."""
 
 
 class ApiKeys:
@@ -21,12 +22,17 @@ class ApiKeys:
         self._keys = [key.encode() for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        guarded = scope["type"] == "http" and scope["path"] not in OPEN_PATHS and scope["method"] != "OPTIONS"
-        if guarded and not self._allowed(scope):
+        if self._guarded(scope) and not self._allowed(scope):
             error = ApiError(UNAUTHORIZED, "the API key is missing or wrong; send Authorization: Bearer KEY")
             await error.response()(scope, receive, send)
             return
         await self._app(scope, receive, send)
+
+    def _guarded(self, scope: Scope) -> bool:
+        if scope["type"] != "http" or scope["method"] == "OPTIONS":
+            return False
+        path: str = scope["path"]
+        return path not in OPEN_PATHS and not path.startswith(page.OPEN_PREFIX)
 
     def _allowed(self, scope: Scope) -> bool:
         given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")

@@ -174,6 +174,7 @@ class _Serving:
         failure = self._engine.failure
         log.critical("The engine has died, the server ends: %r", failure, exc_info=failure)
         self._exit_code = 1
+        self._api.feed.close()
         await asyncio.sleep(DEATH_GRACE_S)
         self._http.should_exit = True
 
@@ -198,6 +199,7 @@ class _Serving:
             self._say(f"Aborting {self._engine.num_unfinished} requests")
             self._engine.end_all()
             await self._settled(ABORT_GRACE_S)
+        self._api.feed.close()
         self._http.should_exit = True
 
     async def _settled(self, seconds: float) -> bool:
