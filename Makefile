@@ -8,7 +8,7 @@ PROMPT ?= What is the capital of France?
 ARGS ?=
 SECONDS ?= 600
 
-.PHONY: help install model serve top soak generate chat inspect test test-reference lint format bench bench-parts clean
+.PHONY: help install model serve lab top soak generate chat inspect test test-reference lint format bench bench-parts clean
 .DEFAULT_GOAL := help
 
 help:  ## This list
@@ -26,6 +26,9 @@ model: install  ## Fetch the embedded model into the user's cache folder
 
 serve: model  ## Serve the embedded model on http://127.0.0.1:8000
 	@$(BIN)/octavo serve $(ARGS)
+
+lab: install  ## The simulator as a page on http://127.0.0.1:8001: no model
+	@$(BIN)/octavo lab $(ARGS)
 
 top: install  ## Watch a running server
 	@$(BIN)/octavo top $(ARGS)

@@ -27,6 +27,7 @@ class LazyGroup(click.Group):
             "octavo.cli.simulate",
             "What settings would do to a workload: the real scheduler on a virtual clock.",
         ),
+        "lab": ("octavo.cli.lab", "The simulator as a page: the article's experiment and a guided walk, no model."),
         "profile": ("octavo.cli.profile", "Time this machine's engine, for octavo simulate --profile."),
     }
 

@@ -1,0 +1,182 @@
+"""``WalkPool``: the product's scheduler and paged allocator on a pool small enough to read, driven step by step.
+
+What the walk tells is read off here, between two steps; nothing in it is asserted by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from octavo.core.config import CacheConfig, SchedulerConfig
+from octavo.core.events import RareEvent, StepRecord
+from octavo.dashboard.frames import FrameSource
+from octavo.engine.engine import Engine
+from octavo.memory import sizing
+from octavo.memory.paged import PagedAllocator
+from octavo.scheduling.scheduler import Scheduler
+from octavo.simulation.content import Segment, content_key, content_tokens
+from octavo.simulation.driver import build_scheduler
+from octavo.simulation.executor import SimulatedExecutor, StepCost, VirtualClock
+from octavo.simulation.model_specs import KNOWN
+from octavo.simulation.requests import make_request
+from octavo.simulation.workloads import ANSWER
+from octavo.telemetry.sinks import FanOut
+
+SPEC = KNOWN["smollm2-135m"]
+CACHE = CacheConfig(num_blocks=12, block_size=4)
+SCHEDULER = SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=None, max_model_len=48)
+STEPS_MAX = 200
+"""More than the whole walk takes: a moment that never comes is a mistake in the story."""
+
+E = TypeVar("E", bound=RareEvent)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A running request between two steps."""
+
+    request_id: str
+    blocks: tuple[int, ...]
+    """Its block table."""
+    computed: int
+    """Tokens with keys and values in these blocks."""
+    preemptions: int
+
+
+class WalkPool:
+    """Between two steps, always."""
+
+    def __init__(self) -> None:
+        self.scheduler: Scheduler = build_scheduler(CACHE, SCHEDULER)
+        allocator = self.scheduler.allocator
+        assert isinstance(allocator, PagedAllocator)
+        self.allocator = allocator
+        self.records: list[StepRecord] = []
+        """Of the steps since the latest stop."""
+        self._clock = VirtualClock()
+        self._executor = SimulatedExecutor(self._clock, StepCost(), max_num_seqs=SCHEDULER.max_num_seqs)
+        self._source = FrameSource(self.scheduler)
+        self._engine = Engine(self.scheduler, self._executor, self._clock, FanOut([self._source, self]))
+        self._keys: dict[str, int] = {}
+        self._outputs: dict[str, int] = {}
+
+    def emit(self, record: StepRecord, now: float) -> None:
+        """A sink, too: keeps what happened."""
+        self.records.append(record)
+
+    # ------------------------------------------------------------------ what happens
+
+    def ask(self, request_id: str, segments: list[Segment], output_tokens: int) -> int:
+        """A request arrives; returns the tokens of its prompt."""
+        key = self._keys[request_id] = content_key(ANSWER, len(self._keys))
+        self._outputs[request_id] = output_tokens
+        prompt = content_tokens(segments)
+        simulated = make_request(
+            self._clock.now(), request_id, prompt, output_tokens, key, max_tokens=output_tokens
+        )
+        self._executor.expect(simulated)
+        self._engine.add(simulated.request)
+        return len(prompt)
+
+    def answer(self, request_id: str, tokens: int) -> Segment:
+        """The first tokens of what a request was or will be answered, so that a later prompt can repeat them."""
+        return Segment(self._keys[request_id], tokens)
+
+    def step(self) -> StepRecord:
+        record = self._engine.step()
+        assert record is not None, "the story goes on while somebody runs"
+        return record
+
+    def step_until(self, found: Callable[[StepRecord], bool]) -> StepRecord:
+        """Steps until one of which ``found`` is true; returns its record."""
+        for _ in range(STEPS_MAX):
+            record = self.step()
+            if found(record):
+                return record
+        raise AssertionError("a moment of the story never came")
+
+    def step_until_event(self, kind: type[E], request_id: str | None = None) -> E:
+        """Steps until such an event (of this request); returns it."""
+        wanted: list[E] = []
+
+        def found(record: StepRecord) -> bool:
+            for event in record.events:
+                if isinstance(event, kind) and request_id in (None, getattr(event, "request_id", None)):
+                    wanted.append(event)
+            return bool(wanted)
+
+        self.step_until(found)
+        return wanted[0]
+
+    def write_into_shared(self, request_id: str) -> tuple[int, int, int]:
+        """A sequence branches off, the request writes on, the branch is given up again.
+
+        Returns (block that both saw, its copy, blocks before it that were shared).
+        """
+        running = self.scheduler.running
+        row = int(running.row[running.ids.index(request_id)])
+        branch = SCHEDULER.max_num_seqs - 1
+        assert branch not in running.row[: running.count], "the last row is never used"
+        self.allocator.fork(row, branch)
+        record = self.step()
+        ((source, target),) = record.plan.copies.tolist()
+        before = int(self.allocator.table.num_blocks[branch]) - 1
+        self.allocator.release(branch)
+        return source, target, before
+
+    # ------------------------------------------------------------------ what is to be seen
+
+    @property
+    def steps(self) -> int:
+        return int(self._clock.now())
+
+    def rows(self) -> list[Row]:
+        """The running requests, oldest first."""
+        running, table = self.scheduler.running, self.allocator.table
+        return [
+            Row(
+                sequence.request_id,
+                tuple(table.row(int(running.row[place])).tolist()),
+                int(running.computed[place]),
+                sequence.preemptions,
+            )
+            for place, sequence in enumerate(running.sequences)
+        ]
+
+    def row(self, request_id: str) -> Row:
+        return next(row for row in self.rows() if row.request_id == request_id)
+
+    def waiting(self) -> list[str]:
+        """Requests that hold nothing, the next one first."""
+        return [sequence.request_id for sequence in self.scheduler.waiting.first(SCHEDULER.max_num_seqs)]
+
+    def cached(self) -> list[int]:
+        """Cached blocks, the one that is evicted first at the front."""
+        blocks: list[int] = self.allocator.pool.eviction_order().tolist()
+        return blocks
+
+    def cells(self) -> list[dict[str, Any]]:
+        """Every block: its state, who holds it, how full it is."""
+        cells: list[dict[str, Any]] = [
+            {"state": "free", "holders": [], "filled": 0} for _ in range(CACHE.num_blocks)
+        ]
+        for block in self.cached():
+            cells[block] = {"state": "cached", "holders": [], "filled": CACHE.block_size}
+        for row in self.rows():
+            for place, block in enumerate(row.blocks):
+                cell = cells[block]
+                filled = min(max(row.computed - place * CACHE.block_size, 0), CACHE.block_size)
+                cell["state"] = "live"
+                cell["holders"].append(row.request_id)
+                cell["filled"] = max(cell["filled"], filled)
+        return cells
+
+    def look(self) -> dict[str, Any]:
+        """A snapshot for the map, with the events since the latest one."""
+        return self._source.snapshot(self._clock.now())
+
+
+def block_bytes() -> int:
+    return sizing.block_bytes(SPEC, CACHE.block_size)
