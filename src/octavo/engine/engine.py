@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from octavo.core.events import StepRecord
-from octavo.core.plan import FinishReason
+from octavo.core.plan import FinishReason, StepPlan
 from octavo.core.ports import Clock, Executor, Sink
 from octavo.core.request import Request
 from octavo.scheduling.scheduler import Scheduler
@@ -42,11 +42,15 @@ class Engine:
         try:
             result = self.executor.collect(self.executor.submit(plan))
         except BaseException:
-            self.scheduler.abandon(plan)
+            self.abandon(plan)
             raise
         record = self.scheduler.apply(plan, result)
         self.sink.emit(record, self.clock.now())
         return record
+
+    def abandon(self, plan: StepPlan) -> None:
+        """The executor has failed in this step: its requests end with ERROR."""
+        self.scheduler.abandon(plan)
 
     def drain(self) -> None:
         """Step until every request has ended and every event was told."""

@@ -17,7 +17,7 @@ from octavo.simulation.content import content_key
 from octavo.simulation.driver import build_scheduler
 from octavo.simulation.requests import SimulatedRequest
 from octavo.simulation.workloads import ANSWER
-from octavo.telemetry.recording_reader import Added, Ended, Recording, Stepped
+from octavo.telemetry.recording_reader import Abandoned, Added, Ended, Recording, Stepped
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +98,11 @@ class Replay:
                     self.scheduler.add(item.request)
             elif isinstance(item, Ended):
                 self.scheduler.finish(item.request_id, item.reason)
+            elif isinstance(item, Abandoned):
+                self.differences = _abandon(item.plan, self.scheduler, self._size)
+                if self.differences:
+                    return None
+                self.steps += 1
             else:
                 record, self.differences = _compare(item.record, self.scheduler, self._size)
                 if record is None or self.differences:
@@ -115,16 +120,31 @@ def replay_recording(path: Path) -> tuple[int, list[Difference]]:
     return replay.steps, replay.differences
 
 
+def _plan(
+    recorded: StepPlan, scheduler: Scheduler, block_size: int
+) -> tuple[StepPlan | None, list[Difference]]:
+    """The plan again, and what it decides differently; None where there is nothing to do."""
+    plan = scheduler.plan()
+    if plan is None:
+        return None, [Difference(recorded.step, "no step", f"{len(recorded.rows)} rows", "nothing to do")]
+    return plan, list(differing(recorded, plan, block_size))
+
+
+def _abandon(recorded: StepPlan, scheduler: Scheduler, block_size: int) -> list[Difference]:
+    """Plan the step and compare; its executor failed, so there is no result."""
+    plan, found = _plan(recorded, scheduler, block_size)
+    if plan is not None and not found:
+        scheduler.abandon(plan)
+    return found
+
+
 def _compare(
     recorded: StepRecord, scheduler: Scheduler, block_size: int
 ) -> tuple[StepRecord | None, list[Difference]]:
     """Plan the step, compare, and if nothing differs apply the recorded result and compare again."""
     step = recorded.plan.step
-    plan = scheduler.plan()
-    if plan is None:
-        return None, [Difference(step, "no step", f"{len(recorded.plan.rows)} rows", "nothing to do")]
-    found = list(differing(recorded.plan, plan, block_size))
-    if found:
+    plan, found = _plan(recorded.plan, scheduler, block_size)
+    if plan is None or found:
         return None, found
     record = scheduler.apply(plan, recorded.result)
     if not np.array_equal(recorded.finished, record.finished):

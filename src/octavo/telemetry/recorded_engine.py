@@ -7,7 +7,7 @@ from typing import TextIO
 
 from octavo.core.config import CacheConfig
 from octavo.core.errors import ContextLengthError
-from octavo.core.plan import FinishReason
+from octavo.core.plan import FinishReason, StepPlan
 from octavo.core.ports import Clock, Executor, Sink
 from octavo.core.request import Request
 from octavo.engine.engine import Engine
@@ -48,3 +48,7 @@ class RecordedEngine(Engine):
         if ended:
             self.recorder.ended(request_id, reason, self.clock.now())
         return ended
+
+    def abandon(self, plan: StepPlan) -> None:
+        self.recorder.abandoned(plan, self.clock.now())
+        super().abandon(plan)

@@ -2,13 +2,15 @@
 
 A recording is a header and then, in the order in which things happened, one line for each of
 
-    add    a request was handed to the engine (before the next step)
-    end    a request was ended from outside (a client went away, a stop string)
-    step   one step: plan, result, rare events, pool
+    add        a request was handed to the engine (before the next step)
+    end        a request was ended from outside (a client went away, a stop string)
+    step       one step: plan, result, rare events, pool
+    abandoned  a step whose executor failed: its plan; its requests end in the next step, if one follows
 
 Of a step only what does not follow from the lines above it is written: rows that stay as they were, tokens that were
 just sampled, a table's old blocks are left out, so that a steady decode step is a short line. The reader puts them
-back. Log-probabilities are not recorded.
+back. Log-probabilities are not recorded, and of a constrained request only that it was: its tokens are those that the
+constraint allowed, so a replay, which takes them from here, does not need it.
 """
 
 from __future__ import annotations
@@ -101,11 +103,20 @@ class Recorder:
             line["priority"] = request.priority
         if request.cache_salt is not None:
             line["salt"] = request.cache_salt
+        if request.constraint is not None:
+            line["constrained"] = True
         self._line(line)
 
     def ended(self, request_id: str, reason: FinishReason, now: float) -> None:
         """A request is ended from outside."""
         self._line({"end": request_id, "reason": reason.name, "at": now})
+
+    def abandoned(self, plan: StepPlan, now: float) -> None:
+        """The executor failed in this step."""
+        line: dict[str, Any] = {"abandoned": plan.step, "at": now}
+        self._write_plan(line, plan)
+        self._line(line)
+        self._file.flush()  # what failed may end the process
 
     def emit(self, record: StepRecord, now: float) -> None:
         line: dict[str, Any] = {"step": record.plan.step, "at": now}

@@ -37,7 +37,10 @@ class Added:
     """A request was handed to the engine."""
 
     request: Request
+    """Without its constraint."""
     at: float
+    constrained: bool = False
+    """Whether it had one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,15 @@ class Stepped:
     at: float
 
 
-Item = Added | Ended | Stepped
+@dataclass(frozen=True, slots=True, eq=False)
+class Abandoned:
+    """A step whose executor failed, so that its requests ended with ERROR. ``plan`` is as in ``Stepped``."""
+
+    plan: StepPlan
+    at: float
+
+
+Item = Added | Ended | Stepped | Abandoned
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +164,10 @@ class _Reader:
             if found["end"] not in self._requests:
                 line.complain(f"request {found['end']!r} ends and was not added")
             return Ended(str(found["end"]), FinishReason[found["reason"]], line.seconds("at"))
+        if "abandoned" in found:
+            return Abandoned(self._plan(line, "abandoned"), line.seconds("at"))
         if "step" not in found:
-            line.complain("the line is neither add, end nor step")
+            line.complain("the line is neither add, end, step nor abandoned")
         return Stepped(self._record(line), line.seconds("at"))
 
     def _added(self, line: Record) -> Added:
@@ -177,11 +190,11 @@ class _Reader:
         request = Request(request_id, prompt, sampling, int(found.get("priority", 0)), found.get("salt"))
         self._requests[request_id] = request
         self._outputs[request_id] = []
-        return Added(request, line.seconds("at"))
+        return Added(request, line.seconds("at"), bool(found.get("constrained")))
 
     def _record(self, line: Record) -> StepRecord:
         found = line.fields
-        plan = self._plan(line)
+        plan = self._plan(line, "step")
         sampled = np.array(found["sampled"], np.int32)
         if len(sampled) != int(plan.samples.sum()):
             line.complain(f"{len(sampled)} sampled tokens for {int(plan.samples.sum())} rows")
@@ -211,7 +224,8 @@ class _Reader:
                 self._outputs.pop(event.request_id, None)
         return record
 
-    def _plan(self, line: Record) -> StepPlan:
+    def _plan(self, line: Record, number: str) -> StepPlan:
+        """``number``: the field with the step's number."""
         found = line.fields
         started = tuple(self._start(line, *start) for start in found.get("started", []))
         rows = np.array(found["rows"], np.int32) if "rows" in found else self._rows
@@ -234,7 +248,7 @@ class _Reader:
             line.complain("a row computes tokens that are not known yet")
         self._rows, self._next = rows, computed + scheduled
         return StepPlan(
-            step=line.whole("step", 0, 1 << 60),
+            step=line.whole(number, 0, 1 << 60),
             rows=rows,
             computed=computed,
             scheduled=scheduled,

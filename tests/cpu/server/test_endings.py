@@ -227,6 +227,24 @@ def test_a_dead_engine_tells_everyone_and_ends_the_process(dying: ServerProcess)
     dying.wait_for("The engine has died.*RuntimeError.*injected")
 
 
+def test_the_recording_of_an_engine_that_died_replays(model: str, tmp_path: Path) -> None:
+    from octavo.simulation.replay import replay_recording
+    from octavo.telemetry.recording_reader import Abandoned, Added, Recording
+
+    file = tmp_path / "run.jsonl"
+    with serving(model, "--num-gpu-blocks-override", "200", "--record", str(file), script=FAILING) as server:
+        constrained = {"prompt": "a", "max_tokens": 30, "structured_outputs": {"regex": "[a-f]{9}"}}
+        assert server.post(COMPLETIONS, constrained).status_code == 200
+        assert server.post(COMPLETIONS, {"prompt": ["a", "b"], "max_tokens": 9}).status_code == 500
+        assert server.process.wait(20) == 1
+    items = list(Recording(file).items())
+    assert isinstance(items[-1], Abandoned)
+    assert [item.constrained for item in items if isinstance(item, Added)] == [True, False, False]
+    steps, differences = replay_recording(file)
+    assert differences == []
+    assert steps > 9
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
 def test_a_full_disk_ends_the_recording_alone(model: str) -> None:
     with serving(model, "--num-gpu-blocks-override", "200", "--record", "/dev/full") as server:

@@ -190,7 +190,7 @@ def test_a_wrong_header_is_named(recorded: Path, fields: dict[str, object], mess
 
 # Line 2 adds the first request, line 3 is the first step, line 4 the second.
 DAMAGE = [
-    (2, {"add": None}, 2, "neither add, end nor step"),
+    (2, {"add": None}, 2, "neither add, end, step nor abandoned"),
     (2, {"add": "other"}, 3, "'r0' starts and was not added"),
     (2, {"at": -1}, 2, "at is -1"),
     (2, {"sampling": {"temperature": -1}}, 2, "temperature"),
