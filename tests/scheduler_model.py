@@ -15,8 +15,8 @@ import numpy as np
 
 from memory_model import Slots, follow
 from octavo.core.config import CacheConfig, SchedulerConfig
-from octavo.core.errors import ContextLengthError
-from octavo.core.events import Admitted, Finished, Preempted, StepRecord
+from octavo.core.errors import ContextLengthError, RequestError
+from octavo.core.events import Admitted, Copied, Finished, Forked, Preempted, StepRecord
 from octavo.core.plan import FinishReason, StepPlan, StepResult
 from octavo.core.request import Request
 from octavo.core.sampling_params import SamplingParams
@@ -27,13 +27,13 @@ VOCABULARY = 3
 """Few tokens, so that prefixes meet often."""
 
 
-def expected_output(prompt: list[int], length: int) -> list[int]:
+def expected_output(prompt: list[int], length: int, seed: int = 0) -> list[int]:
     tag = 0
     for token in prompt:
         tag = follow(tag, token)
     output = []
     for _ in range(length):
-        output.append(tag % VOCABULARY)
+        output.append((tag + seed) % VOCABULARY)
         tag = follow(tag, output[-1])
     return output
 
@@ -85,7 +85,7 @@ class TagExecutor:
         assert self.slots.read(blocks, computed) == tags, "the pool does not hold this row's prefix"
         self._follow(tags, tokens.tolist())
         self.slots.write(blocks, computed, tags[computed:])
-        return tags[-1] % VOCABULARY
+        return (tags[-1] + (self.requests[row].sampling.seed or 0)) % VOCABULARY
 
 
 @dataclass
@@ -97,6 +97,9 @@ class Totals:
     evictions: int = 0
     blocked: int = 0
     aborts: int = 0
+    forks: int = 0
+    copies: int = 0
+    preempted_forks: int = 0
     finished: int = 0
 
 
@@ -111,26 +114,38 @@ class SchedulerModel:
         self.open: dict[str, Request] = {}
         self.preempted: dict[str, int] = {}
         self.aborted: set[str] = set()
+        self.forks: set[str] = set()
         self.totals = Totals()
         self._oldest: str | None = None
         self._passed_over = 0
 
     def add(
-        self, prompt: list[int], max_tokens: int | None, length: int, priority: int, salt: str | None
+        self,
+        prompt: list[int],
+        max_tokens: int | None,
+        length: int,
+        priority: int,
+        salt: str | None,
+        n: int = 1,
     ) -> None:
         name = f"r{len(self.lengths)}"
         longest = self.scheduler.max_len
-        request = Request(
-            name, np.array(prompt, np.int32), SamplingParams(max_tokens=max_tokens), priority, salt
-        )
-        self.lengths[name] = length
+        sampling = SamplingParams(max_tokens=max_tokens, n=n, seed=0)
+        request = Request(name, np.array(prompt, np.int32), sampling, priority, salt)
+        choices = request.choices()
+        # Lengths that differ, so that answers to one prompt leave one after the other.
+        self.lengths |= {choice.request_id: 1 + (length + 7 * i) % 30 for i, choice in enumerate(choices)}
         try:
             self.scheduler.add(request)
         except ContextLengthError:
             assert len(prompt) + (max_tokens or 1) > longest, "it would have fitted"
             return
+        except RequestError:
+            assert n > self.config.max_num_seqs, "there are rows for all of them"
+            return
         assert len(prompt) + (max_tokens or 1) <= longest, "it can never fit"
-        self.open[name] = request
+        assert n <= self.config.max_num_seqs
+        self.open |= {choice.request_id: choice for choice in choices}
 
     @property
     def unaborted(self) -> list[str]:
@@ -172,6 +187,13 @@ class SchedulerModel:
                 assert event.request_id != oldest, "the oldest is never a victim"
                 self.preempted[event.request_id] = self.preempted.get(event.request_id, 0) + 1
                 self.totals.preemptions += 1
+                self.totals.preempted_forks += event.request_id in self.forks
+            elif isinstance(event, Forked):
+                self.forks.add(event.request_id)
+                self.totals.forks += 1
+            elif isinstance(event, Copied):
+                self.totals.copies += len(event.copies)
+                assert event.copies == tuple(map(tuple, record.plan.copies.tolist()))
             elif isinstance(event, Admitted):
                 self.totals.hits += event.cached_tokens > 0
                 self.totals.resumed_hits += event.cached_tokens > 0 and event.resumed
@@ -207,7 +229,9 @@ class SchedulerModel:
         stops = length == self.lengths[event.request_id]
         assert event.reason == (FinishReason.STOP if stops else FinishReason.LENGTH)
         assert event.output_tokens == length
-        assert self.executor.outputs[event.request_id] == expected_output(prompt, length)
+        seed = request.sampling.seed
+        assert seed is not None
+        assert self.executor.outputs[event.request_id] == expected_output(prompt, length, seed)
 
     def drain(self) -> None:
         """Everything must end within a bounded number of steps: each step takes the oldest at least a token further."""
@@ -260,7 +284,8 @@ def drive(rng: random.Random, cache: CacheConfig, config: SchedulerConfig, opera
             room = max(1, model.scheduler.max_len - len(prompt))
             max_tokens = rng.choice([None, rng.randint(1, room), rng.randint(1, room)])
             salt = rng.choice([None, None, None, "salt"])
-            model.add(prompt, max_tokens, rng.randint(1, 30), rng.randint(0, 2), salt)
+            n = rng.choice([1, 1, 1, 2, 3, 6, 7])
+            model.add(prompt, max_tokens, rng.randint(1, 30), rng.randint(0, 2), salt, n)
         elif kind < 0.33 and model.unaborted:
             model.abort(rng.choice(model.unaborted))
         elif kind < 0.36 and model.unaborted:

@@ -101,6 +101,30 @@ class Finished:
     """Prompt tokens found in the pool at first admission."""
     blocks: int = 0
     """Blocks of the row when it ended; 0 for a request that ended in the queue."""
+    group_blocks: int = 0
+    """Most distinct blocks that the answers of its request have held together until now; 0 where there is one answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """A prompt that several answers share is computed: this one goes on in a row of its own, on the same blocks."""
+
+    request_id: str
+    parent_id: str
+    """The request whose row computed the prompt."""
+    row: int
+    tokens: int
+    """Tokens that it need not compute."""
+    blocks: int
+    """Blocks that the row shares, the partial one too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """Blocks that several rows held were copied in this step, because one of the rows writes into them."""
+
+    copies: tuple[tuple[int, int], ...]
+    """(source, destination) blocks, as in the plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +147,18 @@ class AdmissionResumed:
     waiting: int
 
 
-RareEvent = Admitted | Preempted | Refused | Blocked | Evicted | Finished | AdmissionPaused | AdmissionResumed
+RareEvent = (
+    Admitted
+    | Preempted
+    | Refused
+    | Blocked
+    | Evicted
+    | Forked
+    | Copied
+    | Finished
+    | AdmissionPaused
+    | AdmissionResumed
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 
 from octavo.core.request import Request
 
+NO_FORKS: NDArray[np.int32] = np.zeros((0, 2), np.int32)
+NO_FORKS.setflags(write=False)
+
 
 class FinishReason(IntEnum):
     """Why a request ended. RUNNING (0) means it has not."""
@@ -35,7 +38,7 @@ class RowStart:
     output_token_ids: NDArray[np.int32]
     """int32 [O]: tokens generated before a preemption and kept (recompute); empty for a new request."""
     cached_tokens: int
-    """Leading tokens whose keys and values were found in the pool."""
+    """Leading tokens whose keys and values the row has already: found in the pool, or shared with the row it forks."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +51,7 @@ class StepPlan:
     computed: NDArray[np.int32]
     """int32 [R]: tokens computed before this step = position of its first scheduled token."""
     scheduled: NDArray[np.int32]
-    """int32 [R], all >= 1: tokens of the sequence in this step."""
+    """int32 [R]: tokens of the sequence in this step, at least 1; 0 for a row that forks in it (see ``forks``)."""
     token_ids: NDArray[np.int32]
     """int32 [T], T = scheduled.sum(): input tokens, row after row."""
     samples: NDArray[np.bool_]
@@ -61,6 +64,9 @@ class StepPlan:
     """Rows that take a request in this step, before it runs."""
     ended: tuple[int, ...]
     """Rows that lost their request (finished, aborted, preempted) since the last plan; may be in ``started`` too."""
+    forks: NDArray[np.int32] = field(default_factory=lambda: NO_FORKS)
+    """int32 [F, 2]: (parent, child) rows. The parent's prompt is complete with this step, the child shares its blocks,
+    computes nothing yet, and samples its own first token from the parent's logits."""
 
     @property
     def num_tokens(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,3 +24,21 @@ class Request:
     """Requests with different salts never share cached blocks."""
     constraint: Constraint | None = None
     """Limits the tokens that may be generated; None allows all."""
+
+    def choices(self) -> tuple[Request, ...]:
+        """The requests of its answers: itself where there is one, else one an answer, with an id and a seed of its own.
+
+        Choice i of request ``x`` is ``x-i`` and has seed + i: alone, that request would give the same answer.
+        """
+        sampling = self.sampling
+        if sampling.n == 1:
+            return (self,)
+        seed = sampling.seed
+        return tuple(
+            replace(
+                self,
+                request_id=f"{self.request_id}-{i}",
+                sampling=replace(sampling, n=1, seed=None if seed is None else seed + i),
+            )
+            for i in range(sampling.n)
+        )

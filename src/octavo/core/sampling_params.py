@@ -13,7 +13,7 @@ MAX_LOGPROBS = 20
 """Most likely tokens that one position may return (OpenAI's limit for ``top_logprobs``)."""
 
 _NUMBERS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
-_INTEGERS = ("top_k", "min_tokens")
+_INTEGERS = ("n", "top_k", "min_tokens")
 _OPTIONAL_INTEGERS = ("seed", "max_tokens", "logprobs", "prompt_logprobs")
 
 
@@ -25,6 +25,8 @@ def _is_integer(value: object) -> bool:
 class SamplingParams:
     """Raises RequestError, naming field and value, for a value outside its range."""
 
+    n: int = 1
+    """Answers to the one prompt, which is computed once. Answer i has seed + i."""
     temperature: float = 1.0
     """0 is greedy. Divides the logits."""
     top_k: int = 0
@@ -115,6 +117,8 @@ class SamplingParams:
                 self._refuse("logit_bias", "a map to numbers in [-100, 100]")
 
     def _check_ranges(self) -> None:
+        if self.n < 1:
+            self._refuse("n", "at least 1")
         if self.temperature < 0:
             self._refuse("temperature", "at least 0")
         if self.top_k < -1:

@@ -81,15 +81,13 @@ class CpuExecutor:
             self.kv.copy_blocks(plan.copies)
         wanted = logit_rows(plan, self._scoring)
         logits = self._room(len(wanted.tokens))
-        if len(plan.rows):
+        computed, scheduled, rows = plan.computed, plan.scheduled, plan.rows
+        if len(plan.forks):  # they compute nothing
+            computing = scheduled > 0
+            computed, scheduled, rows = computed[computing], scheduled[computing], rows[computing]
+        if len(rows):
             self.program.run(
-                plan.token_ids,
-                plan.computed,
-                plan.scheduled,
-                plan.block_table,
-                plan.rows,
-                wanted.tokens,
-                logits,
+                plan.token_ids, computed, scheduled, plan.block_table, rows, wanted.tokens, logits
             )
         return _Running(plan, wanted, logits)
 
@@ -101,8 +99,8 @@ class CpuExecutor:
             prompt.row: self._sampler.prompt_logprobs(prompt.request, prompt.positions, logits[prompt.rows])
             for prompt in wanted.prompts
         }
-        # Without scored prompts every row of the logits is sampled from: no copy.
-        self._last = logits[wanted.sampled] if wanted.prompts else logits
+        # Without scored prompts and forks every row of the logits is sampled from, once: no copy.
+        self._last = logits[wanted.sampled] if wanted.prompts or len(plan.forks) else logits
         positions = (plan.computed + plan.scheduled)[plan.samples]
         tokens, stopped, logprobs = self._sampler.sample(plan.rows[plan.samples], positions, self._last)
         return StepResult(tokens, stopped, logprobs, prompt_logprobs)

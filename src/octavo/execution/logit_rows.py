@@ -1,4 +1,7 @@
-"""Which of a step's tokens get logits: the newest of each row that samples, and those that score a prompt."""
+"""Which of a step's tokens get logits: the newest of each row that samples, and those that score a prompt.
+
+A row that forks computes no token: it is sampled from the logits of its parent.
+"""
 
 from __future__ import annotations
 
@@ -31,18 +34,21 @@ class LogitRows:
     tokens: NDArray[np.int32]
     """int32 [L]: flat token indices."""
     sampled: NDArray[np.intp]
-    """[S]: which of the L are sampled from, in the plan's order."""
+    """[S]: which of the L each sampling row is sampled from, in the plan's order."""
     prompts: tuple[ScoredPrompt, ...]
 
 
 def logit_rows(plan: StepPlan, scoring: Mapping[int, Request]) -> LogitRows:
     """``scoring``: row -> request, for the rows whose request asked for the log-probabilities of its prompt."""
     ends = np.cumsum(plan.scheduled, dtype=np.int32)
-    if not scoring or scoring.keys().isdisjoint(plan.rows.tolist()):
+    parents = dict(plan.forks[:, ::-1].tolist())
+    if not parents and (not scoring or scoring.keys().isdisjoint(plan.rows.tolist())):
         newest = ends[plan.samples] - np.int32(1)
         return LogitRows(newest, np.arange(len(newest)), ())
     tokens: list[int] = []
     sampled: list[int] = []
+    place: dict[int, int] = {}
+    """Row -> which of the logits are its newest token's. A parent stands in front of its forks."""
     prompts: list[ScoredPrompt] = []
     columns = (plan.rows, plan.computed, plan.scheduled, plan.samples, ends)
     for row, computed, scheduled, samples, end in zip(*(column.tolist() for column in columns), strict=True):
@@ -55,7 +61,10 @@ def logit_rows(plan: StepPlan, scoring: Mapping[int, Request]) -> LogitRows:
                     ScoredPrompt(row, request, slice(len(tokens), len(tokens) + scored), positions)
                 )
                 tokens.extend(range(end - scheduled, end - scheduled + scored))
-        if samples:
+        if samples and row in parents:
+            sampled.append(place[parents[row]])
+        elif samples:
+            place[row] = len(tokens)
             sampled.append(len(tokens))
             tokens.append(end - 1)
     return LogitRows(np.array(tokens, np.int32), np.array(sampled, np.intp), tuple(prompts))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from octavo.core.config import CacheConfig
 from octavo.memory.allocator import Allocator, Blockage, Claim
+from octavo.memory.block_table import BlockTable
 from octavo.memory.contiguous import ContiguousAllocator
 from octavo.memory.paged import PagedAllocator
 from octavo.memory.placement import Buddy, FirstFit
@@ -14,6 +15,7 @@ from octavo.memory.prefix_cache import HashChain
 
 __all__ = [
     "Allocator",
+    "BlockTable",
     "Blockage",
     "Buddy",
     "Claim",

@@ -59,6 +59,8 @@ class Allocator(Protocol):
     table: BlockTable
     caching: bool
     """Whether full blocks are published and found again."""
+    can_fork: bool
+    """Whether rows can share blocks; where not, several answers to a prompt are sequences like any others."""
     blocked: Blockage | None
     """Why the latest ``admit`` answered None, if it was external fragmentation."""
 

@@ -59,6 +59,7 @@ class ContiguousAllocator:
         widest = power_of_two(self.max_len) if round_up else self.max_len
         self.table = BlockTable(max_num_seqs, placer.granted(blocks_for(widest, block_size)))
         self.caching = False
+        self.can_fork = False
         self.blocked: Blockage | None = None
         self._wished: dict[int, int] = {}
         """Row -> blocks asked of the placer (it may have granted more)."""

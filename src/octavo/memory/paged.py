@@ -34,6 +34,7 @@ class PagedAllocator:
         self.max_len = min(max_model_len, self.pool_len)
         self.table = BlockTable(max_num_seqs, blocks_for(self.max_len, block_size))
         self.caching = caching
+        self.can_fork = True
         self.cache = PrefixCache(num_blocks if caching else 0, block_size)
         self.pool = BlockPool(num_blocks, self._on_evict)
         self.blocked: Blockage | None = None  # never: any block is as good as another

@@ -31,6 +31,8 @@ class Applier:
         running.written += plan.num_tokens
         if before is not None:
             self._publish(before)
+            for leader, child in ledger.forked:
+                child.chain.digests = leader.chain.digests.copy()
         waste = self._allocator.waste(
             running.row[:count], running.computed[:count], running.written, ledger.external
         )

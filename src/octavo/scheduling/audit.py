@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from octavo.memory.audit import audit as audit_memory
 from octavo.scheduling.scheduler import Scheduler
 
@@ -15,7 +17,8 @@ def audit(scheduler: Scheduler) -> None:
     assert len(running.sequences) == len(running.ids) == count
     assert running.rows().tolist() == rows.tolist() and running.request_ids() == tuple(running.ids)
     known, computed = running.known[:count], running.computed[:count]
-    assert (computed < known).all() and (known <= running.limit[:count]).all(), "a sequence ran past its end"
+    forked = scheduler.forking
+    assert (computed < known + np.isin(rows, forked)).all() and (known <= running.limit[:count]).all(), "a sequence ran past its end"
     slots = scheduler.allocator.table.num_blocks[rows] * scheduler.allocator.block_size
     assert (running.slots[:count] == slots).all(), "slots are miscounted"
     assert running.backlog == int((known - computed).sum()), "known minus computed is miscounted"
@@ -23,7 +26,26 @@ def audit(scheduler: Scheduler) -> None:
     for i, sequence in enumerate(running.sequences):
         prompt = sequence.request.prompt_token_ids
         tokens = scheduler.tokens[rows[i], : known[i]]
-        assert not sequence.queued and running.ids[i] == sequence.request_id
+        assert not sequence.queued and sequence.leader is None and running.ids[i] == sequence.request_id
         assert (tokens[: len(prompt)] == prompt).all(), "a prompt was overwritten"
         assert tokens[-1] == running.newest[i], "the newest token is another one"
+    _audit_groups(scheduler)
     audit_memory(scheduler.allocator, dict(zip(rows.tolist(), computed.tolist(), strict=True)))
+
+
+def _audit_groups(scheduler: Scheduler) -> None:
+    running = scheduler.running
+    held: dict[int, set[int]] = {}
+    reserved = 0
+    for i, sequence in enumerate(running.sequences):
+        reserved += len(sequence.pending)
+        if sequence.group is not None:
+            held.setdefault(id(sequence.group), set()).add(int(running.row[i]))
+            assert sequence.group.rows >= held[id(sequence.group)], "a group does not know one of its rows"
+        assert all(other.leader is sequence for other in sequence.pending), "a fork waits for somebody else"
+    groups = {id(sequence.group): sequence.group for sequence in running.sequences}
+    for key, rows in held.items():
+        group = groups[key]
+        assert group is not None and group.rows == rows, "a group counts a row that it does not hold"
+    assert reserved == scheduler.rows_reserved, "the rows of those who will fork are miscounted"
+    assert running.count + reserved <= scheduler.config.max_num_seqs, "more rows are promised than there are"

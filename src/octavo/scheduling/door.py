@@ -6,8 +6,9 @@ from octavo.core.errors import ContextLengthError, RequestError
 from octavo.core.request import Request
 
 
-def check(request: Request, model_len: int, pool_len: int) -> None:
-    """Raise RequestError for an empty prompt, ContextLengthError for a request that can never fit.
+def check(request: Request, model_len: int, pool_len: int, max_num_seqs: int) -> None:
+    """Raise RequestError for an empty prompt or for more answers than rows, ContextLengthError for a request that can
+    never fit.
 
     ``model_len`` and ``pool_len``: tokens of the longest sequence that model and pool can hold. A request that names
     max_tokens must fit with all of them; one that does not must have room for one token.
@@ -15,6 +16,12 @@ def check(request: Request, model_len: int, pool_len: int) -> None:
     prompt = len(request.prompt_token_ids)
     if prompt == 0:
         raise RequestError("the prompt is empty; it must have at least 1 token", param="prompt")
+    if request.sampling.n > max_num_seqs:
+        raise RequestError(
+            f"n is {request.sampling.n}, but at most {max_num_seqs} sequences run at once (--max-num-seqs);"
+            " ask for fewer answers or raise --max-num-seqs",
+            param="n",
+        )
     named = request.sampling.max_tokens
     wanted = prompt + (1 if named is None else named)
     longest = min(model_len, pool_len)

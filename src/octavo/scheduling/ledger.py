@@ -36,6 +36,10 @@ class Ledger:
         """The same, end to end: int32 [max_num_seqs, >= max_len]."""
         self.by_id: dict[str, Sequence] = {}
         self.free_rows = list(range(rows - 1, -1, -1))
+        self.leaders: list[Sequence] = []
+        """Running ones whose prompt others wait for."""
+        self.forked: list[tuple[Sequence, Sequence]] = []
+        """(leader, child) of the plan that is running."""
         self.events: list[RareEvent] = []
         """Since the previous record."""
         self.started: list[RowStart] = []
@@ -53,8 +57,22 @@ class Ledger:
         self.external = 0
         """Free slots that the head of the queue could not use in it."""
 
-    def vacate(self, row: int) -> None:
-        """A row's sequence has left it."""
+    @property
+    def rows_reserved(self) -> int:
+        """Rows that stay free for those who will fork."""
+        return sum(len(leader.pending) for leader in self.leaders)
+
+    def leave(self, sequence: Sequence, row: int) -> int:
+        """Take a sequence's row and blocks from it; how many blocks it held."""
+        if sequence.group is not None:
+            sequence.group.rows.discard(row)
+        if sequence.pending:
+            self.leaders.remove(sequence)
+        blocks = self.allocator.release(row)
+        self._vacate(row)
+        return blocks
+
+    def _vacate(self, row: int) -> None:
         self.free_rows.append(row)
         for i, start in enumerate(self.started):
             if start.row == row:  # admitted in this very plan: no executor has heard of it
@@ -65,12 +83,24 @@ class Ledger:
     def end(self, reasons: Mapping[int, FinishReason]) -> None:
         """Remove the running sequences at these positions and give their memory back."""
         running = self.running
+        for group in {running.sequences[position].group for position in reasons}:
+            if group is not None:
+                group.measure(self.allocator.table)
         for position, reason in reasons.items():
             sequence, row = running.sequences[position], int(running.row[position])
-            blocks = self.allocator.release(row)
             if self.by_id.get(sequence.request_id) is sequence:
                 del self.by_id[sequence.request_id]
-            self.vacate(row)
+            blocks = self.leave(sequence, row)
             output = int(running.known[position]) - sequence.prompt_tokens
             self.events.append(sequence.finished(reason, output, blocks))
+            self.pass_on(sequence, reason)
         running.remove(list(reasons))
+
+    def pass_on(self, sequence: Sequence, reason: FinishReason) -> None:
+        """A sequence has ended: those that wait for its prompt go on without it, or fail with it."""
+        if reason == FinishReason.ERROR:
+            for other in sequence.pending:
+                del self.by_id[other.request_id]
+                self.events.append(other.finished(reason, 0))
+        elif (heir := sequence.pass_on()) is not None:
+            self.waiting.push(heir)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.core.events import Admitted, Blocked, Evicted, Preempted
-from octavo.core.plan import RowStart, StepPlan
+from octavo.core.events import Admitted, Blocked, Copied, Evicted, Forked, Preempted
+from octavo.core.plan import NO_FORKS, RowStart, StepPlan
 from octavo.scheduling.ledger import Ledger
 from octavo.scheduling.policies import UNLIMITED, deal, victim
 from octavo.scheduling.sequence import Sequence
@@ -36,10 +36,12 @@ class Planner:
         else:
             left = self._serve(self._running.count, self._budget)
             self._admit(left)
+        ledger.forked.clear()
+        forks = self._fork() if ledger.leaders else NO_FORKS
         evicted = self._allocator.take_evicted()
         if evicted:
             ledger.events.append(Evicted(evicted))
-        return self._freeze()
+        return self._freeze(forks)
 
     # ------------------------------------------------------------------ those who run
 
@@ -109,7 +111,9 @@ class Planner:
         sequence, row = running.sequences[position], int(running.row[position])
         known, computed = int(running.known[position]), int(running.computed[position])
         before = allocator.state()
-        blocks = allocator.release(row)
+        if sequence.group is not None:
+            sequence.group.measure(allocator.table)
+        blocks = ledger.leave(sequence, row)
         discarded = 0
         if self._config.preemption == "restart":
             discarded = known - sequence.prompt_tokens
@@ -119,7 +123,6 @@ class Planner:
         sequence.preemptions += 1
         if self._guard is not None:
             self._guard.preempted(self._step)
-        ledger.vacate(row)
         ledger.waiting.push(sequence)
         after = allocator.state()
         ledger.events.append(
@@ -136,8 +139,12 @@ class Planner:
             ledger.events += guard.update(self._step, running.count, len(waiting))
             if guard.paused:
                 return budget
-        while budget > 0 and running.count < self._config.max_num_seqs and len(waiting):
-            sequence, row = waiting.head(), ledger.free_rows[-1]
+        rows = self._config.max_num_seqs - running.count - ledger.rows_reserved
+        while budget > 0 and rows > 0 and len(waiting):
+            sequence = waiting.head()
+            if 1 + len(sequence.pending) > rows:
+                break
+            row = ledger.free_rows[-1]
             headroom = self._config.watermark_blocks if running.count else 0
             cached = allocator.admit(row, sequence.claim, headroom, budget)
             if cached is None:
@@ -149,6 +156,7 @@ class Planner:
                 break
             waiting.pop()
             ledger.free_rows.pop()
+            rows -= 1 + len(sequence.pending)
             budget -= self._start(sequence, row, cached, budget)
         return budget
 
@@ -160,6 +168,10 @@ class Planner:
         blocks = int(self._allocator.table.num_blocks[row])
         ledger.tokens[row, :known] = sequence.token_ids
         self._running.append(sequence, row, cached, known, blocks << ledger.shift, chunk)
+        if sequence.group is not None:
+            sequence.group.rows.add(row)
+            if sequence.pending:
+                ledger.leaders.append(sequence)
         resumed = sequence.preemptions > 0
         if not resumed:
             sequence.cached_tokens = cached
@@ -169,15 +181,53 @@ class Planner:
         )
         return chunk
 
+    def _fork(self) -> NDArray[np.int32]:
+        """A row for everyone whose leader's prompt this step completes, right behind the leader: they are as old as it.
+
+        int32 [F, 2]: (leader's row, child's row).
+        """
+        ledger, running = self._ledger, self._running
+        pairs: list[tuple[int, int]] = []
+        for leader in list(ledger.leaders):
+            position = running.sequences.index(leader)
+            known = int(running.known[position])
+            if int(running.computed[position] + running.scheduled[position]) < known:
+                continue
+            parent = int(running.row[position])
+            for place, child in enumerate(leader.pending, start=1):
+                row = ledger.free_rows.pop()
+                pairs.append((parent, row))
+                self._start_fork(leader, child, parent, row, position + place)
+            ledger.leaders.remove(leader)
+            leader.pending = []
+        return np.array(pairs, np.int32) if pairs else NO_FORKS
+
+    def _start_fork(self, leader: Sequence, child: Sequence, parent: int, row: int, position: int) -> None:
+        ledger = self._ledger
+        known = leader.prompt_tokens
+        self._allocator.fork(parent, row)
+        blocks = int(self._allocator.table.num_blocks[row])
+        ledger.tokens[row, :known] = child.token_ids
+        self._running.insert(position, child, row, known, blocks << ledger.shift)
+        child.leader = None
+        assert child.group is not None, "whoever forks is one of several answers"
+        child.group.rows.add(row)
+        ledger.forked.append((leader, child))
+        ledger.started.append(RowStart(row, child.request, child.output, known))
+        ledger.events.append(Forked(child.request_id, leader.request_id, row, known, blocks))
+
     # ------------------------------------------------------------------ the plan
 
-    def _freeze(self) -> StepPlan:
+    def _freeze(self, forks: NDArray[np.int32]) -> StepPlan:
         """The plan of what was scheduled. Arrays that equal those of other steps are shared; all are read-only."""
         ledger = self._ledger
+        copies = self._allocator.take_copies()
+        if len(copies):
+            ledger.events.append(Copied(tuple((source, copy) for source, copy in copies.tolist())))
         if self._steady and not ledger.started:
             chosen = self._running.all_decoding()
         else:
-            chosen = self._running.scheduled_ones(ledger.tokens)
+            chosen = self._running.scheduled_ones(ledger.tokens, forking=len(forks) > 0)
         ledger.ids, ledger.sampling = chosen.request_ids, chosen.sampling
         ledger.plan = plan = StepPlan(
             step=self._step,
@@ -187,9 +237,10 @@ class Planner:
             token_ids=chosen.token_ids,
             samples=chosen.samples,
             block_table=self._allocator.table.matrix,
-            copies=self._allocator.take_copies(),
+            copies=copies,
             started=tuple(ledger.started),
             ended=tuple(ledger.ended),
+            forks=forks,
         )
         self._step += 1
         ledger.started.clear()

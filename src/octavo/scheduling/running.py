@@ -83,18 +83,25 @@ class Running:
         ids = self.request_ids()
         return Chosen(self.rows(), ids, computed, self._ones[:n], token_ids, self._trues[:n], everyone)
 
-    def scheduled_ones(self, tokens: NDArray[np.int32]) -> Chosen:
-        """The sequences with tokens in this step. ``tokens``: the known ones of each row."""
+    def scheduled_ones(self, tokens: NDArray[np.int32], *, forking: bool = False) -> Chosen:
+        """The sequences with tokens in this step. ``tokens``: the known ones of each row. ``forking``: whether some are
+        here that have all they know computed, by another: they are in the step, too."""
         n = self.count
         who: slice | NDArray[np.intp] = slice(0, n)
         rows, ids = self.rows(), self.request_ids()
-        positions = self.scheduled[:n].nonzero()[0]
+        taking_part = self.scheduled[:n] > 0
+        if forking:
+            taking_part |= self.computed[:n] == self.known[:n]
+        positions = taking_part.nonzero()[0]
         if len(positions) < n:
             who, rows, ids = positions, rows[positions], tuple(self.ids[i] for i in positions.tolist())
         computed, scheduled = self.computed[who], self.scheduled[who]
         samples = computed + scheduled == self.known[who]
         sampling = who if np.count_nonzero(samples) == len(rows) else positions[samples]
-        token_ids = gather(tokens, self.row[who], computed, scheduled, self.newest[who], samples)
+        running = (self.row[who], computed, scheduled, self.newest[who], samples)
+        if forking:
+            running = tuple(column[scheduled > 0] for column in running)
+        token_ids = gather(tokens, *running)
         return Chosen(
             rows, ids, computed.astype(np.int32), scheduled.astype(np.int32), token_ids, samples, sampling
         )
@@ -110,6 +117,18 @@ class Running:
         self.count = n + 1
         self.backlog += known - computed
         self.written += computed
+        self._rows_view = self._ids_view = None
+
+    def insert(self, position: int, sequence: Sequence, row: int, known: int, slots: int) -> None:
+        """A sequence whose known tokens are all computed, in front of the one that is at ``position`` now."""
+        n = self.count
+        self._fields[:, position + 1 : n + 1] = self._fields[:, position:n].copy()
+        newest = sequence.token_ids[-1]
+        self._fields[:, position] = (row, known, known, sequence.limit, slots, 0, newest)
+        self.sequences.insert(position, sequence)
+        self.ids.insert(position, sequence.request_id)
+        self.count = n + 1
+        self.written += known
         self._rows_view = self._ids_view = None
 
     def remove(self, positions: list[int]) -> None:

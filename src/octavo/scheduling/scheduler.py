@@ -24,7 +24,7 @@ from octavo.scheduling.applying import Applier
 from octavo.scheduling.door import check
 from octavo.scheduling.ledger import Ledger
 from octavo.scheduling.planning import Planner
-from octavo.scheduling.sequence import Sequence
+from octavo.scheduling.sequence import Group, Sequence
 
 
 class Scheduler:
@@ -64,16 +64,33 @@ class Scheduler:
     def pool_state(self) -> PoolState:
         return self.allocator.state()
 
+    @property
+    def rows_reserved(self) -> int:
+        """Rows that stay free for answers whose prompt another one computes."""
+        return self._ledger.rows_reserved
+
+    @property
+    def forking(self) -> list[int]:
+        """Rows of the plan that is running which fork in it."""
+        plan = self._ledger.plan
+        return [] if plan is None else plan.forks[:, 1].tolist()
+
     def check(self, request: Request) -> None:
-        """Raise RequestError for an empty prompt, ContextLengthError for a request that can never fit."""
-        check(request, self.config.max_model_len, self.allocator.pool_len)
+        """Raise RequestError for an empty prompt or for more answers than rows, ContextLengthError for a request that can
+        never fit."""
+        check(request, self.config.max_model_len, self.allocator.pool_len, self.config.max_num_seqs)
 
     def add(self, request: Request) -> None:
-        """Queue a request. Raises what ``check`` raises, and RequestError for an id that is in use."""
+        """Queue a request. Raises what ``check`` raises, and RequestError for an id that is in use.
+
+        From here on its answers go by the ids of ``request.choices()``.
+        """
         assert request.prompt_token_ids.dtype == np.int32, "names of blocks are taken from the bytes"
         ledger = self._ledger
-        if request.request_id in ledger.by_id:
-            raise RequestError(f"request id {request.request_id!r} is in use", param="request_id")
+        choices = request.choices()
+        for choice in choices:
+            if choice.request_id in ledger.by_id:
+                raise RequestError(f"request id {choice.request_id!r} is in use", param="request_id")
         try:
             self.check(request)
         except ContextLengthError as error:
@@ -81,11 +98,21 @@ class Scheduler:
             raise
         named = request.sampling.max_tokens
         limit = self.max_len if named is None else len(request.prompt_token_ids) + named
-        chain = HashChain(request.cache_salt)
-        sequence = Sequence(request, self._arrivals, limit, chain)
-        self._arrivals += 1
-        ledger.by_id[request.request_id] = sequence
-        self.waiting.push(sequence)
+        group = Group() if len(choices) > 1 else None
+        sequences = []
+        for choice in choices:
+            chain = HashChain(choice.cache_salt)
+            sequences.append(Sequence(choice, self._arrivals, limit, chain, group))
+            ledger.by_id[choice.request_id] = sequences[-1]
+            self._arrivals += 1
+        if self.allocator.can_fork:
+            leader, *others = sequences
+            leader.pending = others
+            for other in others:
+                other.leader = leader
+            sequences = [leader]
+        for sequence in sequences:
+            self.waiting.push(sequence)
 
     def finish(self, request_id: str, reason: FinishReason) -> bool:
         """End a request now, whatever it is doing. False if it is unknown or has ended.
@@ -96,9 +123,13 @@ class Scheduler:
         sequence = ledger.by_id.pop(request_id, None)
         if sequence is None:
             return False
-        if sequence.queued:
+        if sequence.leader is not None:
+            sequence.leader.pending.remove(sequence)
+            ledger.events.append(sequence.finished(reason, 0))
+        elif sequence.queued:
             self.waiting.withdraw(sequence)
             ledger.events.append(sequence.finished(reason, len(sequence.output)))
+            ledger.pass_on(sequence, reason)
         elif ledger.plan is not None:
             ledger.doomed.append((sequence, reason))
         else:

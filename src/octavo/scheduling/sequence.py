@@ -1,4 +1,8 @@
-"""``Sequence``: one request on its way through the scheduler. An object a request, never one a step."""
+"""``Sequence``: one answer on its way through the scheduler, and ``Group``: the answers of one request.
+
+An object an answer, never one a step. Of a request with n answers the first is the *leader*: it alone is queued and
+computes the prompt, and then the others, until there *pending*, fork from it and go their own ways.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,27 @@ from numpy.typing import NDArray
 from octavo.core.events import Finished
 from octavo.core.plan import FinishReason
 from octavo.core.request import Request
-from octavo.memory import Claim, HashChain
+from octavo.memory import BlockTable, Claim, HashChain
 
 NO_TOKENS: NDArray[np.int32] = np.zeros(0, np.int32)
 NO_TOKENS.setflags(write=False)
+
+
+class Group:
+    """Counts the blocks of the answers of one request, each once however many of them hold it."""
+
+    __slots__ = ("blocks_peak", "rows")
+
+    def __init__(self) -> None:
+        self.rows: set[int] = set()
+        """Rows that its answers hold."""
+        self.blocks_peak = 0
+        """Most distinct blocks at once, as far as measured."""
+
+    def measure(self, table: BlockTable) -> None:
+        """To be called before an answer leaves its row: between two of these moments the blocks only become more."""
+        distinct = len(np.unique(np.concatenate([table.row(row) for row in self.rows])))
+        self.blocks_peak = max(self.blocks_peak, distinct)
 
 
 class Sequence:
@@ -20,8 +41,11 @@ class Sequence:
         "cached_tokens",
         "chain",
         "claim",
+        "group",
+        "leader",
         "limit",
         "output",
+        "pending",
         "preemptions",
         "queued",
         "request",
@@ -29,7 +53,9 @@ class Sequence:
         "token_ids",
     )
 
-    def __init__(self, request: Request, arrival: int, limit: int, chain: HashChain) -> None:
+    def __init__(
+        self, request: Request, arrival: int, limit: int, chain: HashChain, group: Group | None = None
+    ) -> None:
         self.request = request
         self.request_id = request.request_id
         self.arrival = arrival
@@ -44,7 +70,13 @@ class Sequence:
         self.preemptions = 0
         self.cached_tokens = 0
         """Prompt tokens found in the pool at its first admission."""
-        self.queued = True
+        self.queued = False
+        self.group = group
+        """None for the only answer of its request."""
+        self.leader: Sequence | None = None
+        """Whose prompt it waits for; None once it has a place of its own."""
+        self.pending: list[Sequence] = []
+        """The answers that fork from this one when its prompt is computed. Their rows are kept free."""
         self.claim = self._claim()
         """What it brings to the door when it is next admitted."""
 
@@ -58,7 +90,7 @@ class Sequence:
         return Claim(self.request_id, self.token_ids, self.limit, self.chain, lookup)
 
     def finished(self, reason: FinishReason, output_tokens: int, blocks: int = 0) -> Finished:
-        """``blocks``: what its row held at the end; 0 for one that ended in the queue."""
+        """``blocks``: what its row held at the end; 0 for one that ended without a row."""
         return Finished(
             self.request_id,
             reason,
@@ -67,7 +99,19 @@ class Sequence:
             self.preemptions,
             self.cached_tokens,
             blocks,
+            0 if self.group is None else self.group.blocks_peak,
         )
+
+    def pass_on(self) -> Sequence | None:
+        """Its place to the next of those that wait for its prompt; None if there are none."""
+        if not self.pending:
+            return None
+        heir, *others = self.pending
+        self.pending = []
+        heir.leader, heir.pending = None, others
+        for other in others:
+            other.leader = heir
+        return heir
 
     def keep(self, output: NDArray[np.int32]) -> None:
         """Resume from the prompt and this output. The names of its full blocks stay valid."""

@@ -15,7 +15,7 @@ class PlanFeatures(NamedTuple):
     tokens: int
     """Tokens that are computed."""
     sequences: int
-    """Rows in the step."""
+    """Rows that compute something."""
     sampled: int
     """Rows whose logits are computed."""
     kv_tokens: int
@@ -29,14 +29,14 @@ class PlanFeatures(NamedTuple):
 def features(plan: StepPlan) -> PlanFeatures:
     sequences = len(plan.rows)
     tokens = plan.num_tokens
-    if tokens == sequences:  # one token each: it looks at everything before it and at itself
+    if tokens == sequences and not len(plan.forks):  # one token each: it looks at everything before it and at itself
         context = int(np.add.reduce(plan.computed, dtype=np.int64)) + tokens
         return PlanFeatures(
             tokens, sequences, int(np.count_nonzero(plan.samples)), context, context, len(plan.copies)
         )
     computed, scheduled = plan.computed.astype(np.int64), plan.scheduled.astype(np.int64)
     pairs = int((scheduled * computed + scheduled * (scheduled + 1) // 2).sum())
-    context = int(computed.sum()) + tokens
-    return PlanFeatures(
-        tokens, sequences, int(np.count_nonzero(plan.samples)), context, pairs, len(plan.copies)
-    )
+    context = int((computed + scheduled)[scheduled > 0].sum())
+    forks = len(plan.forks)
+    sampled = int(np.count_nonzero(plan.samples)) - forks
+    return PlanFeatures(tokens, sequences - forks, sampled, context, pairs, len(plan.copies))

@@ -7,8 +7,10 @@ from octavo.core.events import (
     AdmissionResumed,
     Admitted,
     Blocked,
+    Copied,
     Evicted,
     Finished,
+    Forked,
     PoolState,
     Preempted,
     RareEvent,
@@ -41,6 +43,13 @@ def event_line(event: RareEvent) -> str:
             )
         case Evicted():
             return f"Evicted {len(event.blocks)} cached blocks to make room"
+        case Forked():
+            return (
+                f"Forked {event.request_id} from {event.parent_id}: row {event.row} shares {event.blocks} blocks, "
+                f"{event.tokens} tokens need not be computed"
+            )
+        case Copied():
+            return f"Copied {len(event.copies)} shared blocks before they are written to"
         case AdmissionPaused():
             return (
                 f"Admission paused: {event.preemptions} preemptions within {event.window} steps; "

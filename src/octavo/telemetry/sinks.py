@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from octavo.core.events import Admitted, Blocked, Evicted, Finished, PoolState, Preempted, StepRecord
+from octavo.core.events import (
+    Admitted,
+    Blocked,
+    Copied,
+    Evicted,
+    Finished,
+    Forked,
+    PoolState,
+    Preempted,
+    StepRecord,
+)
 from octavo.core.ports import Sink
 from octavo.telemetry.lines import event_line
 from octavo.telemetry.throttle import BlockedLines, EvictionLines, PreemptionLines
@@ -22,7 +32,8 @@ class FanOut:
 
 
 class LineSink:
-    """Writes a line for every event that a user should know of; for admissions and ends only when ``verbose``.
+    """Writes a line for every event that a user should know of; for admissions, forks, copies and ends
+    only when ``verbose``.
 
     Evictions, preemptions and blocked heads can come in every step: beyond a few lines a second they are counted, and
     the next line about them says what was left out. Nothing is lost as long as the owner calls ``flush`` when no step
@@ -32,7 +43,7 @@ class LineSink:
     def __init__(self, write: Callable[[str], None], *, verbose: bool = False) -> None:
         self.say = write
         """Writes a line that comes from no event."""
-        self._everyday = () if verbose else (Admitted, Finished)
+        self._everyday = () if verbose else (Admitted, Finished, Forked, Copied)
         self._pool: PoolState | None = None
         """After the step before; None before the first."""
         self._evictions, self._preemptions, self._blocked = EvictionLines(), PreemptionLines(), BlockedLines()

@@ -28,11 +28,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         length=st.integers(1, 30),
         priority=st.integers(0, 2),
         salt=st.sampled_from([None, "salt"]),
+        n=st.sampled_from([1, 1, 2, 3, 6, 7]),
     )
     def add(
-        self, prompt: list[int], max_tokens: int | None, length: int, priority: int, salt: str | None
+        self,
+        prompt: list[int],
+        max_tokens: int | None,
+        length: int,
+        priority: int,
+        salt: str | None,
+        n: int,
     ) -> None:
-        self.model.add(prompt, max_tokens, length, priority, salt)
+        self.model.add(prompt, max_tokens, length, priority, salt, n)
 
     @rule()
     def step(self) -> None:
@@ -86,3 +93,4 @@ def test_every_combination_of_settings(share: int) -> None:
     # A run that forces nothing proves nothing.
     assert min(seen.preemptions, seen.hits, seen.evictions, seen.aborts, seen.finished) > 40
     assert seen.resumed_hits > 5
+    assert min(seen.forks, seen.copies, seen.preempted_forks) > 40

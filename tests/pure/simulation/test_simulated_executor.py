@@ -30,8 +30,8 @@ def test_answers_follow_the_script_through_preemption() -> None:
         loop.add(simulated.request)
     while (plan := loop.plan()) is not None:
         result = executor.collect(executor.submit(plan))
-        sampled = [loop._ids[i] for i in np.flatnonzero(plan.samples)]
         record = loop.apply(plan, result)
+        sampled = [record.request_ids[i] for i in np.flatnonzero(plan.samples)]
         for name, token in zip(sampled, result.token_ids.tolist(), strict=True):
             answers.setdefault(name, []).append(token)
         preemptions += sum(type(event).__name__ == "Preempted" for event in record.events)
