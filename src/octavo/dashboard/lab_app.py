@@ -16,7 +16,7 @@ PARTS = ("lab", "walk")
 
 
 def build_lab_app(lab: Lab, on_ready: Callable[[], None] = lambda: None) -> Starlette:
-    """``on_ready`` is called when requests are answered; the lab's processes start then and end with the application."""
+    """``on_ready``: called when requests are answered. The lab's processes start then and end with the application."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
