@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.core.events import Evicted, PoolState, Preempted, RareEvent, StepRecord, Waste
+from octavo.core.events import Copied, Evicted, PoolState, Preempted, RareEvent, StepRecord, Waste
 from octavo.dashboard.blocks import FINDABLE, LIVE, NAME_BYTES, BlockColumns, Held, pack
 from octavo.memory.paged import PagedAllocator
 from octavo.scheduling.scheduler import Scheduler
@@ -75,6 +75,8 @@ class FrameSource:
             self._note("Copied", None, f"Copied block {source} to {target}: one of its holders writes", now)
             self._log[-1]["blocks"] = [source, target]
         for event in record.events:
+            if isinstance(event, Copied):  # told above, block by block
+                continue
             self._note(type(event).__name__, _request_of(event), event_line(event), now)
             if isinstance(event, Evicted):
                 self._log[-1]["blocks"] = list(event.blocks[:LISTED_MAX])

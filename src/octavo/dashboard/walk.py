@@ -6,11 +6,12 @@ read from an event, from the block table or from the pool; the story itself deci
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
-from octavo.core.events import Admitted, Evicted, Finished, Preempted
+from octavo.core.events import Admitted, Copied, Evicted, Finished, Forked, Preempted
 from octavo.core.model_spec import DTYPE_BYTES
 from octavo.dashboard.walk_pool import CACHE, SPEC, WalkPool, block_bytes
 from octavo.memory.sizing import blocks_for
@@ -62,6 +63,7 @@ class Walk:
 
     def __init__(self) -> None:
         self._pool = WalkPool()
+        self._fork: Forked | None = None
 
     def stops(self) -> list[Stop]:
         return [
@@ -81,12 +83,13 @@ class Walk:
     def _stop(self, title: str, text: list[str], blocks: list[int], formula: Formula) -> Stop:
         pool = self._pool
         frame = pool.look()
+        pool.records.clear()
         state = pool.allocator.state()
         return Stop(
             title=title,
             text=tuple(text),
             step=pool.steps,
-            events=tuple(entry["line"] for entry in frame["log"] if entry["line"]),
+            events=tuple(entry["line"] for entry in frame["log"]),
             blocks=tuple(blocks),
             formula=formula,
             requests=tuple(
@@ -163,18 +166,19 @@ class Walk:
         )
 
     def _shared(self) -> Stop:
-        prompt = self._pool.ask("B", [SYSTEM, own(1, 3)], 8)
-        event = self._pool.step_until_event(Admitted, "B")
-        a, b = self._pool.row("A"), self._pool.row("B")
+        prompt = self._pool.ask("B", [SYSTEM, own(1, 3)], 8, 3)
+        event = self._pool.step_until_event(Admitted, "B-0")
+        (self._fork,) = [e for record in self._pool.records for e in record.events if isinstance(e, Forked)]
+        a, b = self._pool.row("A"), self._pool.row("B-0")
         both = [block for block in b.blocks if block in a.blocks]
         return self._stop(
             "A second request shares the prefix",
             [
                 f"The prompt of B has {prompt} tokens, and its first {event.cached_tokens} are those of A. Full blocks"
-                f" are found by a hash of what they hold and of all that stands before it, so B points at blocks"
-                f" {listed(both)} too. Each now has two references, and neither is computed again.",
-                f"Only {prompt - event.cached_tokens} tokens are left to compute, in a block of B's own. Blocks are"
-                " shared whole or not at all.",
+                " are found by a hash of what they hold and of all that stands before it, so B points at blocks"
+                f" {listed(both)} too. They are not computed again, and they stay where they are.",
+                f"Only {prompt - event.cached_tokens} tokens are left to compute, in block"
+                f" {listed(b.blocks[len(both) :])}, B's own. Blocks are shared whole or not at all.",
             ],
             list(b.blocks),
             Formula(
@@ -185,28 +189,35 @@ class Walk:
         )
 
     def _copied(self) -> Stop:
-        source, target, kept = self._pool.write_into_shared("A")
+        pool = self._pool
+        forked = self._fork
+        assert forked is not None, "the stop before plays the fork"
+        event = pool.step_until_event(Copied)
+        ((source, target),) = event.copies
+        writer = next(row.request_id for row in pool.rows() if target in row.blocks)
         return self._stop(
             "A write into a shared block copies it",
             [
-                f"A second answer to A's prompt branches off: it points at all of A's blocks, the half-filled {source}"
-                f" too. Now A writes its next token into block {source}, which the other one also sees. So the block is"
-                f" copied to {target} first, A's table is changed, and the write goes there.",
-                f"The {kept} blocks before it stay shared: nobody writes to a full block. The second answer is then"
-                f" given up; block {source} loses its last reference and is free.",
+                f"B asked for two answers. Its prompt was computed once, and the second one, {forked.request_id},"
+                f" branched off with a row that points at the same {forked.blocks} blocks, the half-filled {source}"
+                " too.",
+                f"Now both write their first token, and each a different one. {writer} is the first to write into block"
+                f" {source}, which the other one sees as well; so the block is copied to {target}, the table of"
+                f" {writer} is changed, and the write goes there. The {forked.blocks - 1} blocks before it stay shared:"
+                " nobody writes to a full block.",
             ],
             [source, target],
             Formula(
                 "bytes copied = copied blocks × bytes of a block",
-                f"1 × {block_bytes():,}",
-                f"{block_bytes():,} bytes",
+                f"{len(event.copies)} × {block_bytes():,}",
+                f"{len(event.copies) * block_bytes():,} bytes",
             ),
         )
 
     def _full(self) -> Stop:
         pool = self._pool
-        prompt = pool.ask("C", [own(2, 17)], 6)
-        pool.step_until(lambda record: pool.allocator.state().free == 0)
+        prompt = pool.ask("C", [own(2, 15)], 6)
+        pool.step_until(lambda record: pool.allocator.state().live == CACHE.num_blocks)
         state, rows = pool.allocator.state(), pool.rows()
         entries = sum(len(row.blocks) for row in rows)
         return self._stop(
@@ -259,12 +270,12 @@ class Walk:
             [
                 f"{ended[-1].request_id} has ended after {ended[-1].output_tokens} tokens, so there is room. C is"
                 f" admitted again, and {event.cached_tokens} of its tokens are still there, in blocks"
-                f" {listed(row.blocks[:found])}. The other {missing} are computed once more, in one"
+                f" {listed(row.blocks[:found])}. The other {missing} are computed in one"
                 " step. The client notices a pause, nothing else.",
             ],
             list(row.blocks),
             Formula(
-                "computed again = tokens - block size × blocks found",
+                "tokens to compute = tokens known - block size × blocks found",
                 f"{row.computed} - {SIZE} × {found}",
                 f"{missing} tokens",
             ),
@@ -355,7 +366,7 @@ class Walk:
         )
 
 
-def listed(blocks: tuple[int, ...] | list[int]) -> str:
+def listed(blocks: Sequence[int | str]) -> str:
     """3, 4 and 5."""
     numbers = [str(block) for block in blocks]
     return " and ".join([", ".join(numbers[:-1]), numbers[-1]]) if len(numbers) > 1 else "".join(numbers)

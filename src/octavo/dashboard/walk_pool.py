@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 from octavo.core.config import CacheConfig, SchedulerConfig
 from octavo.core.events import RareEvent, StepRecord
+from octavo.core.request import Request
+from octavo.core.sampling_params import SamplingParams
 from octavo.dashboard.frames import FrameSource
 from octavo.engine.engine import Engine
 from octavo.memory import sizing
@@ -20,7 +22,7 @@ from octavo.simulation.content import Segment, content_key, content_tokens
 from octavo.simulation.driver import build_scheduler
 from octavo.simulation.executor import SimulatedExecutor, StepCost, VirtualClock
 from octavo.simulation.model_specs import KNOWN
-from octavo.simulation.requests import make_request
+from octavo.simulation.requests import SimulatedRequest
 from octavo.simulation.workloads import ANSWER
 from octavo.telemetry.sinks import FanOut
 
@@ -60,7 +62,6 @@ class WalkPool:
         self._source = FrameSource(self.scheduler)
         self._engine = Engine(self.scheduler, self._executor, self._clock, FanOut([self._source, self]))
         self._keys: dict[str, int] = {}
-        self._outputs: dict[str, int] = {}
 
     def emit(self, record: StepRecord, now: float) -> None:
         """A sink, too: keeps what happened."""
@@ -68,16 +69,17 @@ class WalkPool:
 
     # ------------------------------------------------------------------ what happens
 
-    def ask(self, request_id: str, segments: list[Segment], output_tokens: int) -> int:
-        """A request arrives; returns the tokens of its prompt."""
-        key = self._keys[request_id] = content_key(ANSWER, len(self._keys))
-        self._outputs[request_id] = output_tokens
+    def ask(self, request_id: str, segments: list[Segment], *output_tokens: int) -> int:
+        """A request arrives and wants as many answers as lengths are given; returns the tokens of its prompt."""
         prompt = content_tokens(segments)
-        simulated = make_request(
-            self._clock.now(), request_id, prompt, output_tokens, key, max_tokens=output_tokens
+        sampling = SamplingParams(
+            temperature=0.0, max_tokens=max(output_tokens), ignore_eos=True, n=len(output_tokens)
         )
-        self._executor.expect(simulated)
-        self._engine.add(simulated.request)
+        request = Request(request_id, prompt, sampling)
+        for choice, length in zip(request.choices(), output_tokens, strict=True):
+            key = self._keys[choice.request_id] = content_key(ANSWER, len(self._keys))
+            self._executor.expect(SimulatedRequest(self._clock.now(), choice, length, key))
+        self._engine.add(request)
         return len(prompt)
 
     def answer(self, request_id: str, tokens: int) -> Segment:
@@ -109,22 +111,6 @@ class WalkPool:
 
         self.step_until(found)
         return wanted[0]
-
-    def write_into_shared(self, request_id: str) -> tuple[int, int, int]:
-        """A sequence branches off, the request writes on, the branch is given up again.
-
-        Returns (block that both saw, its copy, blocks before it that were shared).
-        """
-        running = self.scheduler.running
-        row = int(running.row[running.ids.index(request_id)])
-        branch = SCHEDULER.max_num_seqs - 1
-        assert branch not in running.row[: running.count], "the last row is never used"
-        self.allocator.fork(row, branch)
-        record = self.step()
-        ((source, target),) = record.plan.copies.tolist()
-        before = int(self.allocator.table.num_blocks[branch]) - 1
-        self.allocator.release(branch)
-        return source, target, before
 
     # ------------------------------------------------------------------ what is to be seen
 
