@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -77,6 +77,7 @@ def make_case(seed: int) -> Case:
 
 
 def _arrivals(rng: np.random.Generator) -> tuple[tuple[int, Request], ...]:
+    several = np.random.default_rng(int(rng.integers(1 << 30)))
     prefixes = [rng.integers(0, VOCABULARY, 40, dtype=np.int32) for _ in range(2)]
     arrivals, step = [], 0
     for number in range(REQUESTS):
@@ -89,7 +90,7 @@ def _arrivals(rng: np.random.Generator) -> tuple[tuple[int, Request], ...]:
         request = Request(
             f"r{number}",
             prompt,
-            _sampling(rng),
+            replace(_sampling(rng), n=int(several.choice([1, 1, 1, 2, 3]))),
             priority=int(rng.integers(3)),
             cache_salt="other" if rng.random() < 0.1 else None,
         )
@@ -119,5 +120,7 @@ def _aborts(
     for step, request in arrivals:
         if rng.random() < 0.25:
             after = step + 1 + int(rng.integers(12))
-            found[after] = (*found.get(after, ()), request.request_id)
+            choices = [choice.request_id for choice in request.choices()]
+            gone = choices if rng.random() < 0.5 else choices[:1]
+            found[after] = (*found.get(after, ()), *gone)
     return found

@@ -49,7 +49,7 @@ class Watched:
 
     def emit(self, record: StepRecord, now: float) -> None:
         plan, result = record.plan, record.result
-        arrays = ("rows", "computed", "scheduled", "token_ids", "samples", "copies")
+        arrays = ("rows", "computed", "scheduled", "token_ids", "samples", "copies", "forks")
         self.records.append(record)
         self.steps.append(
             {
@@ -150,7 +150,8 @@ def run_simulated(case: Case, answers: Mapping[str, Sequence[int]], scripts: Map
 
     def requests() -> Iterator[SimulatedRequest]:
         for step, request in case.arrivals:
-            yield SimulatedRequest(float(step), request, scripts.get(request.request_id, FOREVER), 0)
+            lengths = [scripts.get(choice.request_id, FOREVER) for choice in request.choices()]
+            yield SimulatedRequest(float(step), request, lengths[0], 0, tuple(lengths))
 
     simulation = Simulation(OpenLoop(requests()), build_scheduler(case.cache, case.limits))
     engine = simulation.engine

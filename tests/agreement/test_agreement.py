@@ -13,7 +13,7 @@ from agreement_cases import MAX_MODEL_LEN, Case, make_case
 from drive import Watched, answers_of, run_real, run_simulated
 
 import tiny_models
-from octavo.core.events import Admitted, Blocked, Evicted, Finished, Preempted, Refused
+from octavo.core.events import Admitted, Blocked, Copied, Evicted, Finished, Forked, Preempted, Refused
 from octavo.core.plan import FinishReason
 from octavo.execution.cpu_executor import CpuExecutor
 from octavo.execution.loading import LoadedModel, load_model
@@ -79,8 +79,16 @@ def test_the_simulator_decides_as_the_engine_does(runs: Runs, seed: int) -> None
     simulated = run_simulated(CASES[seed], *answers_of(real))
     assert first_difference(real, simulated) is None
     ends = [event for record in real.records for event in record.events if isinstance(event, Finished)]
-    refused = sum(isinstance(event, Refused) for record in real.records for event in record.events)
-    assert len(ends) + refused == len(CASES[seed].arrivals), "every request ends"
+    refused = {
+        event.request_id for record in real.records for event in record.events if isinstance(event, Refused)
+    }
+    answers = [
+        choice.request_id
+        for _, request in CASES[seed].arrivals
+        for choice in request.choices()
+        if request.request_id not in refused
+    ]
+    assert sorted(event.request_id for event in ends) == sorted(answers), "every answer ends"
 
 
 def counts(case: Case, real: Watched) -> Counter[str]:
@@ -104,7 +112,9 @@ def counts(case: Case, real: Watched) -> Counter[str]:
             elif isinstance(event, Finished):
                 found[f"ended by {event.reason.name}"] += 1
                 found["aborted in the queue"] += event.reason == FinishReason.ABORT and event.blocks == 0
-            elif isinstance(event, (Refused, Blocked)):
+            elif isinstance(event, Copied):
+                found["copied blocks"] += len(event.copies)
+            elif isinstance(event, (Refused, Blocked, Forked)):
                 found[type(event).__name__] += 1
     found[f"allocator {case.cache.allocator}, {case.cache.placement}"] += 1
     found[f"block size {case.cache.block_size}"] += 1
@@ -130,6 +140,8 @@ WANTED = {
     "budgets shared by prompt and decode": 100,
     "Refused": 20,
     "Blocked": 5,
+    "Forked": 200,
+    "copied blocks": 100,
     "watermark": 5,
     "unlimited budget": 3,
     "queue priority": 8,
@@ -168,7 +180,9 @@ def test_a_recording_is_a_workload_with_the_true_lengths(runs: Runs) -> None:
     }
     made = list(recorded_requests(runs.recording(0)))
     assert [one.request_id for one in made] == [request.request_id for _, request in CASES[0].arrivals]
-    assert all(one.output_tokens == max(ends.get(one.request_id, 1), 1) for one in made)
+    for one in made:
+        told = {request_id: tokens for request_id, tokens, _ in one.scripts()}
+        assert told == {request_id: max(ends.get(request_id, 1), 1) for request_id in told}
 
 
 @pytest.mark.parametrize("what", ["blocks", "pool", "events"])

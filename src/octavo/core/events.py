@@ -102,7 +102,7 @@ class Finished:
     blocks: int = 0
     """Blocks of the row when it ended; 0 for a request that ended in the queue."""
     group_blocks: int = 0
-    """Most distinct blocks that the answers of its request have held together until now; 0 where there is one answer."""
+    """Most distinct blocks that the answers of its request have held together until now; 0 where there is but one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,8 @@ def audit(scheduler: Scheduler) -> None:
     assert running.rows().tolist() == rows.tolist() and running.request_ids() == tuple(running.ids)
     known, computed = running.known[:count], running.computed[:count]
     forked = scheduler.forking
-    assert (computed < known + np.isin(rows, forked)).all() and (known <= running.limit[:count]).all(), "a sequence ran past its end"
+    assert (computed < known + np.isin(rows, forked)).all(), "a sequence has computed what it does not know"
+    assert (known <= running.limit[:count]).all(), "a sequence ran past its end"
     slots = scheduler.allocator.table.num_blocks[rows] * scheduler.allocator.block_size
     assert (running.slots[:count] == slots).all(), "slots are miscounted"
     assert running.backlog == int((known - computed).sum()), "known minus computed is miscounted"

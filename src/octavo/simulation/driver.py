@@ -59,6 +59,7 @@ class Simulation:
         self.report = report or default_report(scheduler)
         self.engine = Engine(scheduler, self.executor, self.clock, FanOut((self.report, *sinks)))
         self._on_arrival = on_arrival
+        self._answers = _Answers()
         self.steps = 0
         self.arrivals = 0
 
@@ -97,11 +98,14 @@ class Simulation:
             self.report.arrived(simulated)
             if self._on_arrival is not None:
                 self._on_arrival(simulated)
+            if simulated.request.sampling.n > 1:
+                self._answers.add(simulated)
             try:
                 self.engine.add(simulated.request)
             except RequestError:  # the scheduler tells of it in an event
-                self.executor.forget(simulated.request_id)
-                self.report.refused(simulated.request_id)
+                for request_id, _, _ in simulated.scripts():
+                    self.executor.forget(request_id)
+                self.report.refused(simulated)
                 self.workload.refused(simulated.request_id, now)
 
     def _end(self, record: StepRecord) -> None:
@@ -109,7 +113,33 @@ class Simulation:
         for event in record.events:
             if isinstance(event, Finished):
                 self.executor.forget(event.request_id)
-                self.workload.finished(event.request_id, now, event.output_tokens)
+                whole = self._answers.ended(event)
+                if whole is not None:
+                    self.workload.finished(whole, now, event.output_tokens)
+
+
+class _Answers:
+    """When the last of several answers to a request has come: a workload waits for all of them."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, int] = {}
+        self._request_of: dict[str, str] = {}
+
+    def add(self, simulated: SimulatedRequest) -> None:
+        ids = [request_id for request_id, _, _ in simulated.scripts()]
+        self._open[simulated.request_id] = len(ids)
+        self._request_of |= dict.fromkeys(ids, simulated.request_id)
+
+    def ended(self, event: Finished) -> str | None:
+        """The request that is complete with this end; None if it has answers to come."""
+        request_id = self._request_of.pop(event.request_id, None)
+        if request_id is None:
+            return event.request_id
+        self._open[request_id] -= 1
+        if self._open[request_id]:
+            return None
+        del self._open[request_id]
+        return request_id
 
 
 def default_report(scheduler: Scheduler) -> Report:

@@ -67,7 +67,8 @@ class SimulatedExecutor:
 
     def expect(self, simulated: SimulatedRequest) -> None:
         """Learn a request's script before the scheduler hears of the request."""
-        self._scripts[simulated.request_id] = _Script(simulated.output_tokens, simulated.answer_key)
+        for request_id, output_tokens, answer_key in simulated.scripts():
+            self._scripts[request_id] = _Script(output_tokens, answer_key)
 
     def forget(self, request_id: str) -> None:
         """The request has ended or was refused."""

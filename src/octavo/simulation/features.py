@@ -29,7 +29,9 @@ class PlanFeatures(NamedTuple):
 def features(plan: StepPlan) -> PlanFeatures:
     sequences = len(plan.rows)
     tokens = plan.num_tokens
-    if tokens == sequences and not len(plan.forks):  # one token each: it looks at everything before it and at itself
+    if tokens == sequences and not len(
+        plan.forks
+    ):  # one token each: it looks at everything before it and at itself
         context = int(np.add.reduce(plan.computed, dtype=np.int64)) + tokens
         return PlanFeatures(
             tokens, sequences, int(np.count_nonzero(plan.samples)), context, context, len(plan.copies)

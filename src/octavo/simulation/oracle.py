@@ -18,8 +18,8 @@ class TrueLengths:
 
     def learn(self, simulated: SimulatedRequest) -> None:
         named = simulated.request.sampling.max_tokens
-        output = simulated.output_tokens
-        self._output[simulated.request_id] = output if named is None else min(output, named)
+        for request_id, output, _ in simulated.scripts():
+            self._output[request_id] = output if named is None else min(output, named)
 
     def forget(self, request_id: str) -> None:
         self._output.pop(request_id, None)

@@ -54,7 +54,7 @@ def differing(recorded: StepPlan, replayed: StepPlan, block_size: int) -> Iterat
         if getattr(recorded, name) != getattr(replayed, name):
             yield tell(name, getattr(recorded, name), getattr(replayed, name))
     same_shape = True
-    for name in ("rows", "computed", "scheduled", "samples", "token_ids", "copies"):
+    for name in ("rows", "computed", "scheduled", "samples", "token_ids", "copies", "forks"):
         a, b = getattr(recorded, name), getattr(replayed, name)
         if not np.array_equal(a, b):
             same_shape = False
@@ -169,5 +169,6 @@ def recorded_requests(path: Path) -> Iterator[SimulatedRequest]:
                     outputs[event.request_id] = event.output_tokens
     for number, item in enumerate(item for item in Recording(path).items() if isinstance(item, Added)):
         assert isinstance(item, Added)
-        output = max(outputs.get(item.request.request_id, 1), 1)
-        yield SimulatedRequest(item.at, item.request, output, content_key(ANSWER, number))
+        lengths = [max(outputs.get(choice.request_id, 1), 1) for choice in item.request.choices()]
+        several = tuple(lengths) if len(lengths) > 1 else ()
+        yield SimulatedRequest(item.at, item.request, max(lengths), content_key(ANSWER, number), several)

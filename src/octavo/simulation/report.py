@@ -125,10 +125,12 @@ class Report:
     # ------------------------------------------------------------------ what the driver tells
 
     def arrived(self, simulated: SimulatedRequest) -> None:
-        self._in_flight[simulated.request_id] = _InFlight(simulated.arrival_s)
+        for request_id, _, _ in simulated.scripts():
+            self._in_flight[request_id] = _InFlight(simulated.arrival_s)
 
-    def refused(self, request_id: str) -> None:
-        del self._in_flight[request_id]
+    def refused(self, simulated: SimulatedRequest) -> None:
+        for request_id, _, _ in simulated.scripts():
+            del self._in_flight[request_id]
 
     # ------------------------------------------------------------------ sink
 

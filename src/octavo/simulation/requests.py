@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from octavo.core.request import Request
 from octavo.core.sampling_params import SamplingParams
+from octavo.simulation.content import content_key
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,11 +24,19 @@ class SimulatedRequest:
     output_tokens: int
     """Tokens after which the simulated executor ends it, at least 1. max_tokens may end it before."""
     answer_key: int
-    """Content of its answer: token i is ``tokens_at(answer_key, i)``."""
+    """Content of its answer: token i is ``tokens_at(answer_key, i)``. Of several, the first one's."""
+    choice_tokens: tuple[int, ...] = ()
+    """``output_tokens`` of each answer, where there are several and they differ."""
 
     @property
     def request_id(self) -> str:
         return self.request.request_id
+
+    def scripts(self) -> Iterator[tuple[str, int, int]]:
+        """(request id, output tokens, content) of each of its answers, each with a content of its own."""
+        for i, choice in enumerate(self.request.choices()):
+            tokens = self.choice_tokens[i] if self.choice_tokens else self.output_tokens
+            yield choice.request_id, tokens, content_key(self.answer_key, i) if i else self.answer_key
 
 
 def make_request(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Protocol
 
@@ -79,7 +79,7 @@ class Saturated(OpenLoop):
             return None
         self._next = next(self._requests, None)
         self._now = now_s
-        return SimulatedRequest(now_s, found.request, found.output_tokens, found.answer_key)
+        return replace(found, arrival_s=now_s)
 
     def next_arrival_s(self) -> float | None:
         return None if self._next is None else self._now

@@ -90,7 +90,7 @@ class Recorder:
 
     def added(self, request: Request, now: float) -> None:
         """A request is handed to the engine (which may still refuse it). Seconds on the engine's clock."""
-        self._known.add(request.request_id)
+        self._known.update(choice.request_id for choice in request.choices())
         line: dict[str, Any] = {
             "add": request.request_id,
             "at": now,
@@ -140,7 +140,7 @@ class Recorder:
             line["rows"] = plan.rows.tolist()
         if not (same and np.array_equal(plan.computed, self._next)):
             line["computed"] = plan.computed.tolist()
-        if plan.num_tokens != len(plan.rows):
+        if plan.num_tokens != len(plan.rows) or len(plan.forks):
             line["scheduled"] = plan.scheduled.tolist()
         if not plan.samples.all():
             line["silent"] = np.flatnonzero(~plan.samples).tolist()
@@ -155,6 +155,8 @@ class Recorder:
             line["ended"] = list(plan.ended)
         if len(plan.copies):
             line["copies"] = plan.copies.tolist()
+        if len(plan.forks):
+            line["forks"] = plan.forks.tolist()
         blocks = self._new_blocks(plan)
         if blocks:
             line["blocks"] = blocks

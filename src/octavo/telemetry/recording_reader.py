@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from octavo.core.config import CacheConfig, SchedulerConfig
 from octavo.core.errors import OctavoError
 from octavo.core.events import (
+    Copied,
     Evicted,
     Finished,
     PoolState,
@@ -149,6 +150,8 @@ class _Reader:
         rows = header.scheduler.max_num_seqs
         self._requests: dict[str, Request] = {}
         self._outputs: dict[str, list[int]] = {}
+        self._several: dict[str, tuple[str, ...]] = {}
+        """Requests of several answers that were added since the latest step, which tells if one was refused."""
         self._tokens: list[list[int]] = [[] for _ in range(rows)]
         """Known tokens of the request in each row."""
         self._owner = [""] * rows
@@ -173,8 +176,6 @@ class _Reader:
     def _added(self, line: Record) -> Added:
         found = line.fields
         request_id = str(found["add"])
-        if request_id in self._requests:
-            line.complain(f"request {request_id!r} was added before and has not ended")
         prompt = np.array(found["prompt"], np.int32).reshape(-1)
         prompt.setflags(write=False)
         given = dict(found.get("sampling", {}))
@@ -188,8 +189,13 @@ class _Reader:
         except OctavoError as error:
             line.complain(error.message)
         request = Request(request_id, prompt, sampling, int(found.get("priority", 0)), found.get("salt"))
-        self._requests[request_id] = request
-        self._outputs[request_id] = []
+        for choice in request.choices():
+            if choice.request_id in self._requests:
+                line.complain(f"request {choice.request_id!r} was added before and has not ended")
+            self._requests[choice.request_id] = choice
+            self._outputs[choice.request_id] = []
+        if request.sampling.n > 1:
+            self._several[request_id] = tuple(choice.request_id for choice in request.choices())
         return Added(request, line.seconds("at"), bool(found.get("constrained")))
 
     def _record(self, line: Record) -> StepRecord:
@@ -219,10 +225,17 @@ class _Reader:
             waste=Waste(*found["waste"]),
         )
         for event in events:
-            if isinstance(event, Finished | Refused):
-                self._requests.pop(event.request_id, None)
-                self._outputs.pop(event.request_id, None)
+            if isinstance(event, Refused):
+                for request_id in self._several.pop(event.request_id, (event.request_id,)):
+                    self._forget(request_id)
+            elif isinstance(event, Finished):
+                self._forget(event.request_id)
+        self._several.clear()
         return record
+
+    def _forget(self, request_id: str) -> None:
+        self._requests.pop(request_id, None)
+        self._outputs.pop(request_id, None)
 
     def _plan(self, line: Record, number: str) -> StepPlan:
         """``number``: the field with the step's number."""
@@ -258,6 +271,7 @@ class _Reader:
             copies=np.array(found.get("copies", []), np.int32).reshape(-1, 2),
             started=started,
             ended=tuple(found.get("ended", [])),
+            forks=np.array(found.get("forks", []), np.int32).reshape(-1, 2),
         )
 
     def _start(self, line: Record, row: int, request_id: str, kept: int, cached_tokens: int) -> RowStart:
@@ -288,4 +302,6 @@ class _Reader:
             values["reason"] = FinishReason(values["reason"])
         if kind is Evicted:
             values["blocks"] = tuple(values["blocks"])
+        if kind is Copied:
+            values["copies"] = tuple((source, copy) for source, copy in values["copies"])
         return kind(**values)
