@@ -36,6 +36,7 @@ export function mapColours() {
     ink: pack(ink),
     mark: pack(named("--map-mark")),
     live: pack(named("--map-live")),
+    liveTint: pack(blend(named("--map-live"), free, 0.68)),
     hues: hues.map(pack),
     shades: hues.map((hue) => pack(blend(hue, ink, 0.35))),
     tints: hues.map((hue) => pack(blend(hue, free, 0.68))),

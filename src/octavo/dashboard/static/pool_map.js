@@ -238,21 +238,28 @@ export class PoolMap {
     for (let row = 0; row < leg; row++) this._rect(x + side - leg + row, y + row, leg - row, 1, colours.ink);
   }
 
+  /** Several blocks: how much of them is live and how much of that holds tokens; in a request's colour if all are its. */
   _paintSummary(first, count, x, y, side) {
-    let live = 0, cached = 0, marked = 0;
+    let live = 0, cached = 0, marked = 0, tokens = 0, owner = null;
     for (let block = first; block < first + count; block++) {
       const flag = this.state.flags[block];
-      if (flag & LIVE) live++;
-      else if (flag & FINDABLE) cached++;
+      if (flag & LIVE) {
+        live++;
+        tokens += this.state.fill[block];
+        owner = owner === null || owner === this.state.owner[block] ? this.state.owner[block] : 0;
+      } else if (flag & FINDABLE) cached++;
       if (this._marks !== null) marked += this._marks[block];
     }
     const colours = this._colours;
     // What is there at all is at least a pixel high.
     const high = (part) => (part ? Math.max(1, Math.round((side * part) / count)) : 0);
     const [liveHigh, cachedHigh] = [high(live), Math.min(high(cached), side - high(live))];
+    const filledHigh = Math.min(liveHigh, Math.round((side * tokens) / (count * this.state.pool.block_size)));
+    const hue = owner ? look(owner).hue : null;
     this._rect(x, y, side, side, colours.free);
     this._rect(x, y + side - liveHigh - cachedHigh, side, cachedHigh, colours.cached[1]);
-    this._rect(x, y + side - liveHigh, side, liveHigh, colours.live);
+    this._rect(x, y + side - liveHigh, side, liveHigh, hue === null ? colours.liveTint : colours.tints[hue]);
+    this._rect(x, y + side - filledHigh, side, filledHigh, hue === null ? colours.live : colours.hues[hue]);
     if (marked) this._outline(x, y, side, Math.max(1, Math.round(side / 6)), colours.mark);
   }
 
