@@ -224,7 +224,7 @@ class Walk:
             "The pool is full",
             [
                 f"C came with a prompt of {prompt} tokens, and its blocks were free, so it was let in. That was a bet:"
-                f" nobody knows how long the answers get. Some steps later {', '.join(row.request_id for row in rows)}"
+                f" nobody knows how long the answers get. Some steps later {listed([row.request_id for row in rows])}"
                 f" hold {state.live} of {state.total} blocks, and none is free.",
                 "A server that reserves memory at the door never gets here. It also never lets that many in.",
             ],

@@ -19,23 +19,23 @@ number behind it how many of its {size} slots hold a token; `*` is a cached bloc
 found) and `.` a free one. Fields in brackets are what the stop is about.
 """
 PER_LINE = 6
-WIDTH = 9
 
 
-def field(number: int, cell: dict[str, Any], marked: bool) -> str:
-    """A block on the map."""
+def content(cell: dict[str, Any], marked: bool) -> str:
+    """What stands in a block's field."""
     if cell["state"] == "live":
         what = f"{'+'.join(cell['holders'])} {cell['filled']}"
     else:
         what = "*" if cell["state"] == "cached" else "."
-    what = f"[{what}]" if marked else f" {what} "
-    return f"{number:>2}:{what:<{WIDTH}}"
+    return f"[{what}]" if marked else f" {what} "
 
 
 def drawn(stop: dict[str, Any]) -> str:
     """The pool, a few blocks a line."""
     marked = set(stop["blocks"])
-    fields = [field(number, cell, number in marked) for number, cell in enumerate(stop["cells"])]
+    contents = [content(cell, number in marked) for number, cell in enumerate(stop["cells"])]
+    width = max(map(len, contents)) + 1
+    fields = [f"{number:>2}:{what:<{width}}" for number, what in enumerate(contents)]
     lines = ["".join(fields[first : first + PER_LINE]).rstrip() for first in range(0, len(fields), PER_LINE)]
     return "\n".join(f"    {line}" for line in lines)
 
