@@ -48,7 +48,7 @@ def command(
         messages.append({"role": "user", "content": line})
         try:
             messages.append({"role": "assistant", "content": answer(session, messages, sampling)})
-            lines.flush()
+            lines.flush(session.engine.clock.now())
         except RequestError as error:
             click.echo(f"octavo: {error.message}", err=True)
             messages.pop()

@@ -108,7 +108,7 @@ def command(
                 outputs = _stream(session, completions[0], texts[0])
         finally:
             session.abort([one for one in completions if not one.finished])
-            lines.flush()
+            lines.flush(session.engine.clock.now())
     _closing_line(outputs)
 
 

@@ -117,7 +117,7 @@ class _Serving:
 
     async def _main(self) -> int:
         loop = asyncio.get_running_loop()
-        self._engine = EngineThread(self._session, loop, self._metrics, self._lines.flush)
+        self._engine = EngineThread(self._session, loop, self._metrics, self._tell_held)
         self._api = Api(self._session, self._engine, self._metrics, self._options, self._say)
         config = uvicorn.Config(
             build_app(self._api, self._options),
@@ -158,6 +158,9 @@ class _Serving:
         self._say(f"Ready in {seconds:.2f} s: {name} on http://{shown}:{port}")
 
     # ------------------------------------------------------------------ while serving
+
+    def _tell_held(self) -> None:
+        self._lines.flush(self._session.engine.clock.now())
 
     async def _tell_stats(self) -> None:
         clock = self._session.engine.clock

@@ -74,6 +74,8 @@ class LineSink:
         """Whether something is held back."""
         return any(held.count for held in self._held)
 
-    def flush(self) -> None:
+    def flush(self, now: float) -> None:
         """Write everything that is held back."""
-        self.tell_due(float("inf"))
+        for held in self._held:
+            if held.count:
+                self.say(held.line(now))

@@ -14,6 +14,9 @@ from octavo.core.events import Admitted, Blocked, Evicted, PoolState, Preempted,
 from octavo.telemetry.lines import event_line, pool_text
 
 PERIOD_S = 1.0
+CALM_PERIOD_S = 10.0
+"""Between lines about evictions while at most half of the pool is live. Then the oldest cached blocks make room for new
+ones, as they must in every pool that was ever full."""
 PREEMPTIONS_MAX = 10
 """Lines of single preemptions in a period."""
 REFUSALS_MAX = 10
@@ -42,12 +45,12 @@ class Throttle:
 
 
 class EvictionLines:
-    """At most one line a period, with everything evicted since the one before."""
+    """At most one line a second under pressure, else every ten; each with everything evicted since the one before."""
 
     def __init__(self) -> None:
         self.count = 0
         """Blocks that no line has told of yet."""
-        self._throttle = Throttle(1)
+        self._told_at = -math.inf
         self._steps = 0
         self._admitted: list[str] = []
         self._before: PoolState | None = None
@@ -64,20 +67,22 @@ class EvictionLines:
 
     def due(self, now: float) -> str | None:
         """The line, if one may be written now."""
-        if not self._throttle.admit(now):
-            return None
+        assert self._after is not None
+        pressed = 2 * self._after.live > self._after.total
+        return self.line(now) if now - self._told_at >= (PERIOD_S if pressed else CALM_PERIOD_S) else None
+
+    def line(self, now: float) -> str:
+        """The line, whenever the latest one was. To be called while ``count`` is above 0, as ``due`` is."""
         assert self._before is not None
         assert self._after is not None
+        self._told_at = now
         cause = "for running requests to grow"
         if self._admitted:
             others = len(self._admitted) - 1
             cause = f"to admit {self._admitted[0]}" + (f" and {others} more" if others else "")
         steps = "" if self._steps == 1 else f" in {self._steps} steps"
         blocks = "1 cached block" if self.count == 1 else f"{self.count} cached blocks"
-        line = (
-            f"Evicted {blocks}{steps} {cause}; "
-            f"pool {pool_text(self._before)} -> {pool_text(self._after)}"
-        )
+        line = f"Evicted {blocks}{steps} {cause}; pool {pool_text(self._before)} -> {pool_text(self._after)}"
         self.count = self._steps = 0
         self._admitted.clear()
         return line
@@ -104,8 +109,9 @@ class PreemptionLines:
 
     def due(self, now: float) -> str | None:
         """The sum, once the period in which they happened is over."""
-        if not self._throttle.over(now):
-            return None
+        return self.line(now) if self._throttle.over(now) else None
+
+    def line(self, now: float) -> str:
         line = (
             f"Preempted {self.count} more (one line each for the first {PREEMPTIONS_MAX} a second): "
             f"{self._blocks} blocks released, {self._recomputed} tokens to recompute, {self._discarded} discarded"
@@ -128,8 +134,9 @@ class BlockedLines:
         self._newest = event
 
     def due(self, now: float) -> str | None:
-        if not self._throttle.admit(now):
-            return None
+        return self.line(now) if self._throttle.admit(now) else None
+
+    def line(self, now: float) -> str:
         assert self._newest is not None
         line = event_line(self._newest)
         if self.count > 1:

@@ -66,7 +66,7 @@ def test_evictions_are_told_once_a_second_and_lose_no_block() -> None:
     assert 2 < len(evictions) <= last + 1
     assert told(run.lines) + run.sink._evictions.count == run.evicted > 100
     assert run.sink.holds
-    run.sink.flush()
+    run.sink.flush(last)
     assert not run.sink.holds
     assert told(run.lines) == run.evicted
     assert re.fullmatch(
@@ -74,6 +74,28 @@ def test_evictions_are_told_once_a_second_and_lose_no_block() -> None:
         r"pool \d live, \d cached, \d free -> \d live, \d cached, \d free",
         evictions[-1],
     )
+
+
+def test_a_flush_is_not_the_last_word() -> None:
+    run = evicting(20)
+    last = run.drain(0.05)
+    run.sink.flush(last)
+    for number in range(20, 40):
+        run.bench.add(f"r{number}", range(100 * number, 100 * number + 16), 4)
+    flushed, now = len(run.lines), last + 0.05
+    while run.bench.scheduler.has_unfinished:
+        run.step(now)
+        now += 0.05
+    assert flushed + 2 < len(run.lines) <= flushed + 1 + (now - last)
+
+
+def test_evictions_from_a_pool_with_room_are_told_now_and_then() -> None:
+    run = Run(blocks=40, rows=1, caching=True)
+    for number in range(60):
+        run.bench.add(f"r{number}", range(100 * number, 100 * number + 16), 4)
+    last = run.drain(0.2)
+    assert run.evicted > 100
+    assert 2 < len(run.lines) <= last / 10 + 1
 
 
 def test_the_first_eviction_is_told_at_once_with_the_pool_before_it() -> None:
@@ -119,10 +141,10 @@ def test_few_preemptions_have_a_line_each() -> None:
 
 def test_many_preemptions_are_summed_up() -> None:
     run = thrashing()
-    run.drain(0.001)
+    last = run.drain(0.001)
     single = [line for line in run.lines if line.startswith("Preempted r")]
     assert len(single) == PREEMPTIONS_MAX < run.preempted
-    run.sink.flush()
+    run.sink.flush(last)
     (summed,) = [line for line in run.lines if "more (one line each for the first 10 a second)" in line]
     numbers = [int(number) for number in re.findall(r"\d+", summed)]
     count, _, _, recomputed, discarded = numbers
@@ -145,7 +167,7 @@ def test_after_a_flood_the_sum_comes_before_the_next_line() -> None:
     texts = [line for line in run.lines if line.startswith("Preempted")]
     assert texts[PREEMPTIONS_MAX].startswith("Preempted ")
     assert " more (one line each" in texts[PREEMPTIONS_MAX]
-    run.sink.flush()
+    run.sink.flush(10.0)
     assert run.sink._preemptions.count == 0
 
 
