@@ -8,7 +8,9 @@ PROMPT ?= What is the capital of France?
 ARGS ?=
 SECONDS ?= 600
 
-.PHONY: help install model serve lab top soak generate chat inspect test test-reference lint format bench bench-parts clean
+VENDOR := src/octavo/dashboard/static/vendor
+
+.PHONY: help install page browser model serve lab top soak generate chat inspect test test-reference lint format bench bench-parts clean
 .DEFAULT_GOAL := help
 
 help:  ## This list
@@ -19,7 +21,22 @@ $(VENV)/.installed: pyproject.toml $(NATIVE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
-install: $(VENV)/.installed  ## .venv with Octavo and its native part
+install: $(VENV)/.installed page  ## .venv with Octavo and its native part
+
+$(VENDOR)/uPlot.esm.js: web/package-lock.json
+	cd web && npm ci --ignore-scripts --no-audit --no-fund --silent
+	mkdir -p $(VENDOR)
+	cp web/node_modules/uplot/dist/uPlot.esm.js web/node_modules/uplot/dist/uPlot.min.css web/node_modules/uplot/LICENSE $(VENDOR)
+
+page:  ## The plot library of the page, from npm where that is installed
+	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory $(VENDOR)/uPlot.esm.js \
+	  || echo "npm failed: the page shows tables instead of plots"; \
+	else echo "npm is not installed: the page shows tables instead of plots"; fi
+
+browser:
+	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
+	  && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium chromium-driver >/dev/null; } \
+	  || echo "chromium is not installed: the tests in a browser are skipped"
 
 model: install  ## Fetch the embedded model into the user's cache folder
 	@$(BIN)/python -m octavo.execution.embedded
@@ -45,7 +62,7 @@ chat: model  ## Chat with the embedded model
 inspect: model  ## Sizes of the embedded model
 	@$(BIN)/octavo inspect $(ARGS)
 
-test: model  ## Every test that needs no GPU and no PyTorch
+test: model browser  ## Every test that needs no GPU and no PyTorch
 	$(BIN)/python -m pytest $(ARGS)
 
 $(REFERENCE)/.installed: tests/reference/requirements.txt
@@ -76,4 +93,4 @@ bench-parts: model  ## The scheduler, the kernels and attention, each beside its
 	$(BIN)/python benchmarks/attention.py
 
 clean:  ## Remove everything that was built
-	rm -rf $(VENV) $(REFERENCE) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(REFERENCE) $(VENDOR) web/node_modules build dist results .pytest_cache .mypy_cache .ruff_cache .hypothesis

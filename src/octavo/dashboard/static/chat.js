@@ -62,6 +62,7 @@ export function chatView({ model, onRequest, onEnd }) {
       }
       turns.push({ role: "user", content: question }, { role: "assistant", content: text });
       answer.foot.textContent = account(usage, reason);
+      list.scrollTop = list.scrollHeight;
     } catch (error) {
       answer.foot.textContent = control.signal.aborted ? "stopped" : `failed: ${error.message}`;
     } finally {

@@ -16,7 +16,7 @@ const MISSES = {
   not_looked_up: "not looked for: caching is off, or the request wants its prompt's probabilities",
 };
 
-const ago = (value) => (value === 0 ? "now" : `${Math.round(value)} s`);
+const ago = (value) => (Math.abs(value) < 0.05 ? "now" : `${short(value).replace("-", "−").replace(/\.0+$/, "")} s`);
 
 export function figuresView() {
   const tiles = h("dl", { class: "tiles" });

@@ -17,6 +17,9 @@ export const MEANINGS = {
   AdmissionResumed: "Admission goes on.",
 };
 
+/** The server's own request ids are long: eight digits tell them apart. */
+const shortened = (line) => line.replace(/\b(chatcmpl|cmpl)-([0-9a-f]{8})[0-9a-f]{24}/g, "$1-$2…");
+
 /** `onPick(entry)`: an entry was chosen. */
 export function logView({ onPick }) {
   const entries = [];
@@ -51,9 +54,9 @@ export function logView({ onPick }) {
       { type: "button", class: "log-line", dataset: { kind: entry.kind }, onclick: () => onPick(entry) },
       when,
       h("span", { class: `log-kind kind-${entry.kind}` }, entry.kind),
-      h("span", { class: "log-text" }, entry.line),
+      h("span", { class: "log-text" }, shortened(entry.line)),
     );
-    act.title = `${seconds(Math.max(0, now - entry.time))} ago`;
+    act.title = `${seconds(Math.max(0, now - entry.time))} ago: ${entry.line}`;
     return h("li", {}, act);
   }
 

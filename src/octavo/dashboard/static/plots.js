@@ -68,7 +68,7 @@ export function plot({ title, sentence = "", series, x = { label: "" }, unit = "
     return {
       width: Math.max(200, place.clientWidth),
       height,
-      legend: { show: true, live: true },
+      legend: { show: true, live: true, markers: { width: 3 } },
       cursor: { drag: { x: false, y: false }, points: { show: false } },
       scales: {
         x: { time: false },
@@ -128,6 +128,8 @@ export function plot({ title, sentence = "", series, x = { label: "" }, unit = "
     set(xs, ...values) {
       data = [xs, ...values];
       chart?.setData(data);
+      // Where the pointer is elsewhere the legend tells the newest values.
+      if (chart && chart.cursor.left < 0 && xs.length) chart.setLegend({ idx: xs.length - 1 });
       redrawTable();
     },
     /** A vertical line at this x. */

@@ -125,18 +125,18 @@ export class PoolMap {
     if (this.canvas.width !== width || this.canvas.height !== height) {
       [this.canvas.width, this.canvas.height] = [width, height];
     }
+    // Columns are whole groups, so that a superblock never wraps; cells are as wide as the canvas then lets them be.
     const group = this.state.pool.superblock ?? 8;
-    let perCell = 1;
-    for (;;) {
+    const least = CELL_MIN * ratio, most = CELL_MAX * ratio;
+    for (let perCell = 1; ; perCell *= 2) {
       const cells = Math.ceil(this.shown / perCell);
-      for (let size = Math.floor(CELL_MAX * ratio); size >= CELL_MIN * ratio; size--) {
-        let columns = Math.floor(width / size);
-        if (columns >= 2 * group) columns -= columns % group;
+      const step = width / least >= 2 * group ? group : 1;
+      for (let columns = Math.ceil(width / most / step) * step; columns * least <= width; columns += step) {
+        const size = Math.min(Math.floor(width / columns), Math.floor(most));
         const rows = Math.ceil(cells / columns);
         if (rows * size <= height) return { ratio, width, height, size, columns, rows, cells, perCell };
       }
-      perCell *= 2;
-      if (perCell > 1 << 24) return { ratio, width, height, size: 1, columns: 1, rows: 1, cells: 1, perCell };
+      if (perCell > this.shown) return { ratio, width, height, size: 1, columns: 1, rows: 1, cells: 1, perCell };
     }
   }
 
