@@ -147,6 +147,10 @@ OCTAVO_INLINE void score_group(const ScoreTask<type>& task, int row, int tile) {
     }
     for (int step = 0; step < task.steps; ++step) {
         typename P::Vector k[vectors];
+        if (row == 0)  // into L2: a turn earlier gave less, and L1 no more
+#pragma GCC unroll 8
+            for (int v = 0; v < vectors; ++v)
+                __builtin_prefetch(task.ahead[tile + v] + std::size_t(step) * P::vector_elements, 0, 2);
 #pragma GCC unroll 8
         for (int v = 0; v < vectors; ++v) k[v] = P::load_vector(keys[v] + std::size_t(step) * P::vector_elements);
 #pragma GCC unroll 4
