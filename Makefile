@@ -24,7 +24,7 @@ $(VENV)/.installed: pyproject.toml $(NATIVE)
 install: $(VENV)/.installed page  ## .venv with Octavo and its native part
 
 $(VENDOR)/uPlot.esm.js: web/package-lock.json
-	cd web && npm ci --ignore-scripts --no-audit --no-fund --silent
+	cd web && npm ci --ignore-scripts --no-audit --no-fund --silent --fetch-retries=1
 	mkdir -p $(VENDOR)
 	cp web/node_modules/uplot/dist/uPlot.esm.js web/node_modules/uplot/dist/uPlot.min.css web/node_modules/uplot/LICENSE $(VENDOR)
 
@@ -93,4 +93,4 @@ bench-parts: model  ## The scheduler, the kernels and attention, each beside its
 	$(BIN)/python benchmarks/attention.py
 
 clean:  ## Remove everything that was built
-	rm -rf $(VENV) $(REFERENCE) $(VENDOR) web/node_modules build dist results .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(REFERENCE) $(VENDOR) web/node_modules build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -101,11 +101,9 @@ export class History {
     return state;
   }
 
-  /** The newest moment that is not after `time`. */
+  /** The first moment at which what happened at `time` can be seen. */
   momentOf(time) {
-    const points = this.figures.points;
-    let at = points.length - 1;
-    while (at > 0 && points[at].time > time) at--;
-    return this.first + Math.max(0, at);
+    const at = this.figures.points.findIndex((point) => point.time >= time);
+    return at < 0 ? this.last : this.first + at;
   }
 }
