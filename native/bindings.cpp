@@ -8,9 +8,10 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <limits>
+#include <algorithm>
 
 #include "machine_limits.h"
+#include "encoded_matrix.h"
 #include "program.h"
 
 namespace nb = nanobind;
@@ -25,6 +26,7 @@ using Indices = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::d
 using Pairs = nb::ndarray<const std::int32_t, nb::shape<-1, 2>, nb::c_contig, nb::device::cpu>;
 using BlockTable = nb::ndarray<const std::int32_t, nb::ndim<2>, nb::device::cpu>;
 using Matrix = nb::ndarray<nb::ro, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Bytes = nb::ndarray<const std::uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Logits = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Result = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
 
@@ -34,22 +36,36 @@ ElementType element_type(const std::string& name) {
     throw nb::value_error(("dtype is '" + name + "'; it must be f32 or bf16").c_str());
 }
 
-const char* name_of(ElementType type) { return type == ElementType::bf16 ? "bf16" : "f32"; }
+constexpr std::pair<const char*, WeightFormat> kFormats[] = {
+    {"f32", WeightFormat::f32},   {"bf16", WeightFormat::bf16}, {"int8", WeightFormat::int8},
+    {"q4_0", WeightFormat::q4_0}, {"q4_1", WeightFormat::q4_1}, {"q8_0", WeightFormat::q8_0},
+};
 
-MatrixView view(const Matrix& matrix) {
-    ElementType type{};
-    if (matrix.dtype() == nb::dtype<float>()) {
-        type = ElementType::f32;
-    } else if (matrix.dtype() == nb::dtype<std::uint16_t>()) {
-        type = ElementType::bf16;
-    } else {
-        throw nb::value_error("a matrix must be float32, or bf16 as uint16");
-    }
-    const auto rows = static_cast<std::int64_t>(matrix.shape(0)), columns = static_cast<std::int64_t>(matrix.shape(1));
-    if (rows < 1 || columns < 1 || rows > std::numeric_limits<std::int32_t>::max())
-        throw nb::value_error(
-            ("a matrix of [" + std::to_string(rows) + ", " + std::to_string(columns) + "] is empty or too large").c_str());
-    return {matrix.data(), rows, columns, type};
+const char* name_of(WeightFormat format) { return kFormats[static_cast<int>(format)].first; }
+
+WeightFormat weight_format(const std::string& name) {
+    for (const auto& [known, format] : kFormats)
+        if (name == known) return format;
+    throw nb::value_error(("format is '" + name + "'; it must be f32, bf16, int8, q4_0, q4_1 or q8_0").c_str());
+}
+
+Encoding encoding_of(const std::string& name) {
+    for (int i = 0; i < kEncodings; ++i)
+        if (name == kEncodingInfo[i].name) return static_cast<Encoding>(i);
+    throw nb::value_error(("encoding '" + name + "' is not known").c_str());
+}
+
+ElementType type_of(const Matrix& matrix) {
+    if (matrix.dtype() == nb::dtype<float>()) return ElementType::f32;
+    if (matrix.dtype() == nb::dtype<std::uint16_t>()) return ElementType::bf16;
+    throw nb::value_error("a matrix must be float32, or bf16 as uint16");
+}
+
+EncodedMatrix view(const Matrix& matrix) {
+    const Encoding encoding = type_of(matrix) == ElementType::f32 ? Encoding::f32 : Encoding::bf16;
+    const auto rows = static_cast<std::int64_t>(matrix.shape(0));
+    return EncodedMatrix({{encoding, static_cast<const std::byte*>(matrix.data()), rows}},
+                         static_cast<std::int64_t>(matrix.shape(1)));
 }
 
 void check_same(const char* what, std::size_t size, const char* other, std::size_t other_size) {
@@ -72,21 +88,84 @@ void bind_runtime(nb::module_& m) {
         "runtime"_a, "dtype"_a, nb::call_guard<nb::gil_scoped_release>());
 }
 
+// What a decoder found damaged, as Python's NotFiniteError(row, column, value).
+void bind_not_finite(nb::module_& m) {
+    PyObject* type = PyErr_NewException("octavo._native.NotFiniteError", PyExc_ValueError, nullptr);
+    m.attr("NotFiniteError") = nb::handle(type);
+    nb::register_exception_translator(
+        [](const std::exception_ptr& thrown, void* error_type) {
+            try {
+                std::rethrow_exception(thrown);
+            } catch (const NotFinite& found) {
+                const nb::tuple arguments = nb::make_tuple(found.row, found.column, found.value);
+                PyErr_SetObject(static_cast<PyObject*>(error_type), arguments.ptr());
+            }
+        },
+        type);
+}
+
+nb::object decoded(const EncodedMatrix& matrix, const std::string& dtype, int threads) {
+    const ElementType type = element_type(dtype);
+    const auto rows = static_cast<std::size_t>(matrix.rows()), columns = static_cast<std::size_t>(matrix.columns());
+    const std::size_t bytes = rows * columns * (type == ElementType::f32 ? 4 : 2);
+    auto* data = new std::byte[bytes];
+    const nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<std::byte*>(p); });
+    {
+        const nb::gil_scoped_release release;
+        ThreadPool pool(threads);
+        const auto best = std::find_if(all_paths().begin(), all_paths().end(), [](auto& path) { return path.supported(); });
+        decode_matrix(best->decode, pool, matrix, type, data);
+    }
+    if (type == ElementType::f32)
+        return nb::cast(nb::ndarray<nb::numpy, float, nb::ndim<2>>(data, {rows, columns}, owner));
+    return nb::cast(nb::ndarray<nb::numpy, std::uint16_t, nb::ndim<2>>(data, {rows, columns}, owner));
+}
+
+// keep_alive<1, 2>: the matrix refers to the arrays' memory.
+void bind_encoded_matrix(nb::module_& m) {
+    nb::class_<EncodedMatrix>(m, "EncodedMatrix")
+        .def(
+            "__init__",
+            [](EncodedMatrix* self, const std::vector<std::pair<std::string, Bytes>>& parts, std::int64_t columns) {
+                std::vector<EncodedPart> encoded;
+                for (const auto& [name, rows] : parts) {
+                    const Encoding encoding = encoding_of(name);
+                    const EncodingInfo& info = info_of(encoding);
+                    check_same("a row", rows.shape(1), "the encoding",
+                               static_cast<std::size_t>(columns / info.elements * info.bytes));
+                    encoded.push_back({encoding, reinterpret_cast<const std::byte*>(rows.data()),
+                                       static_cast<std::int64_t>(rows.shape(0))});
+                }
+                new (self) EncodedMatrix(std::move(encoded), columns);
+            },
+            "parts"_a, "columns"_a, nb::keep_alive<1, 2>())
+        .def("decode", &decoded, "dtype"_a, "threads"_a = 1);
+}
+
 void bind_weight(nb::module_& m) {
+    const auto create = [](Weight* self, Runtime& runtime, const EncodedMatrix& matrix, WeightFormat format,
+                           const std::optional<Vector>& bias) {
+        if (bias) check_same("bias", bias->size(), "the matrix's rows", static_cast<std::size_t>(matrix.rows()));
+        const float* bias_data = bias ? bias->data() : nullptr;
+        const nb::gil_scoped_release release;
+        new (self) Weight(runtime, matrix, format, bias_data);
+    };
     nb::class_<Weight>(m, "Weight")
         .def(
             "__init__",
-            [](Weight* self, Runtime& runtime, const Matrix& matrix, const std::optional<Vector>& bias) {
-                const MatrixView source = view(matrix);
-                if (bias) check_same("bias", bias->size(), "the matrix's rows", matrix.shape(0));
-                const float* bias_data = bias ? bias->data() : nullptr;
-                const nb::gil_scoped_release release;
-                new (self) Weight(runtime, source, bias_data);
+            [create](Weight* self, Runtime& runtime, const EncodedMatrix& matrix, const std::string& format,
+                     const std::optional<Vector>& bias) { create(self, runtime, matrix, weight_format(format), bias); },
+            "runtime"_a, "matrix"_a, "format"_a, "bias"_a.noconvert() = nb::none())
+        .def(
+            "__init__",
+            [create](Weight* self, Runtime& runtime, const Matrix& matrix, const std::optional<Vector>& bias) {
+                const bool bf16 = type_of(matrix) == ElementType::bf16;
+                create(self, runtime, view(matrix), bf16 ? WeightFormat::bf16 : WeightFormat::f32, bias);
             },
             "runtime"_a, "matrix"_a.noconvert(), "bias"_a.noconvert() = nb::none())
         .def_prop_ro("out_features", &Weight::out_features)
         .def_prop_ro("in_features", &Weight::in_features)
-        .def_prop_ro("dtype", [](const Weight& self) { return name_of(self.type()); })
+        .def_prop_ro("format", [](const Weight& self) { return name_of(self.format()); })
         .def_prop_ro("nbytes", &Weight::nbytes);
 }
 
@@ -158,7 +237,16 @@ void bind_program(nb::module_& m) {
         .def(nb::init<std::shared_ptr<Runtime>, std::shared_ptr<KvStorage>>(), "runtime"_a, "kv"_a)
         .def("register", &Program::add_register, "width"_a)
         .def(
-            "embed", [](Program& self, int out, const Matrix& table) { self.embed(out, view(table)); }, "out"_a,
+            "embed",
+            [](Program& self, int out, const EncodedMatrix& table, const std::string& dtype) {
+                const ElementType type = element_type(dtype);
+                const nb::gil_scoped_release release;
+                self.embed(out, table, type);
+            },
+            "out"_a, "table"_a, "dtype"_a, nb::keep_alive<1, 3>())
+        .def(
+            "embed",
+            [](Program& self, int out, const Matrix& table) { self.embed(out, view(table), type_of(table)); }, "out"_a,
             "table"_a.noconvert(), nb::keep_alive<1, 3>())
         .def(
             "rms_norm",
@@ -205,6 +293,8 @@ NB_MODULE(_native, m) {
     // A process may end while a thread still holds a program; that is no leak worth a warning on the user's terminal.
     nb::set_leak_warnings(false);
     octavo::bind_runtime(m);
+    octavo::bind_not_finite(m);
+    octavo::bind_encoded_matrix(m);
     octavo::bind_weight(m);
     octavo::bind_kv_storage(m);
     octavo::bind_program(m);

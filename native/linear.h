@@ -1,16 +1,24 @@
 // Packed linear layers: out[m][n] = sum over k of x[m][k] * weight[n][k], plus bias[n].
 //
-// Layout. A *panel* is ``panel`` consecutive outputs (columns of ``out``); a *group* is 64 bytes of one row's inputs
-// as the kernel wants them (32 bf16 or 16 float32). N is padded to whole panels and K to whole groups, with zeros.
-//   weight, bf16:    [N / panel][K / 2][panel][2]     (pairs of k side by side: what vdpbf16ps multiplies)
-//   weight, f32:     [N / panel][K][panel]
-//   x, in row blocks of at most ``max_rows`` rows:  [K / group][rows of the block][group]
+// Layout. A *panel* is ``panel`` consecutive outputs (columns of ``out``); a *group* is a run of one row's inputs that the
+// kernel takes together. N is padded to whole panels and K to whole groups, with zeros.
+//   weight: the panels one after another, each its groups and then ``weight_panel_bytes``:
+//     bf16      [K / 2][panel][2]     (pairs of k side by side: what vdpbf16ps multiplies)
+//     f32       [K][panel]
+//     int8      [K / i][panel][i] bytes, i = ``interleaved`` of k side by side; then a float32 scale an output
+//     q8_0      a group: [32 / i][panel][i] bytes, then a float16 scale an output
+//     q4_0      a group: [16 / i][panel][i] bytes, of 2 i of k the first i low and the others high; then float16 scales
+//     q4_1      the same, and then float16 minima
+//   x, in row blocks of at most ``max_rows`` rows: ``x_row_bytes`` a row, then [K / group][rows of the block][group]
 // Keeping a row's group together makes packing x a conversion and not a transposition, and all addresses inside a
 // group are constants to the kernel.
 //
 // Order of accumulation, the promise on which bit-exactness rests: one accumulator an output element, over all of K
 // from first to last, in every kernel of a path, whatever the number of rows. More parallelism for few rows comes
 // from more panels side by side, never from splitting K.
+//
+// Quantised weights multiply quantised rows: x is rounded to signed bytes, int8 with a scale a row, the others with a scale
+// a group. Sums of products of codes are integers and exact, whatever the instructions; what follows is float32.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +30,7 @@ struct LinearArgs {
     std::int64_t x_stride;
     std::int64_t rows;
     std::int64_t in_features;
-    void* packed_x;  // rows * padded K elements, 64-byte aligned
+    void* packed_x;  // 64-byte aligned
     const void* weight;
     const float* bias;  // padded to whole panels, or null
     float* out;         // [rows][out_stride]
@@ -31,12 +39,17 @@ struct LinearArgs {
 };
 
 struct LinearKernels {
-    std::int64_t panel;         // columns
-    std::int64_t group;         // elements of K
-    std::int64_t element_size;  // bytes of a packed element of x
-    std::int64_t max_rows;      // rows of a row block
-    std::int64_t few_rows;         // up to so many rows ...
-    std::int64_t few_rows_panels;  // ... panels are taken so many at a time
+    std::int64_t panel;               // columns
+    std::int64_t group;               // elements of K
+    std::int64_t x_row_bytes;         // of packed x, a row
+    std::int64_t x_group_bytes;       // of packed x, a row and group
+    std::int64_t weight_group_bytes;  // of packed weights, a panel and group
+    std::int64_t weight_panel_bytes;  // of packed weights, a panel, behind its groups
+    std::int64_t max_rows;            // rows of a row block
+    std::int64_t few_rows;            // up to so many rows ...
+    std::int64_t few_rows_panels;     // ... panels are taken so many at a time
+    std::int64_t interleaved;         // elements of K side by side
+    std::uint8_t code_flip;           // 8-bit codes are stored xor this: 0x80 turns signed into unsigned, 128 higher
 
     // Packs one row block. There are ceil(rows / max_rows) of nearly equal size.
     void (*pack_rows)(const LinearArgs& args, std::int64_t block);
@@ -44,12 +57,25 @@ struct LinearKernels {
     void (*multiply)(const LinearArgs& args, std::int64_t begin, std::int64_t end);
 };
 
-// One pair a path: linear_kernels.cpp is compiled once for each (path.h).
-namespace portable { extern const LinearKernels linear_f32_kernels, linear_bf16_kernels; }
-namespace avx2 { extern const LinearKernels linear_f32_kernels, linear_bf16_kernels; }
+// The four formats of quantised weights.
+struct QuantisedKernels {
+    LinearKernels int8, q4_0, q4_1, q8_0;
+};
+
+// One set a path: linear_kernels.cpp and quantised_kernels.cpp are compiled once for each (path.h).
+namespace portable {
+extern const LinearKernels linear_f32_kernels, linear_bf16_kernels;
+extern const QuantisedKernels quantised_kernels;
+}  // namespace portable
+namespace avx2 {
+extern const LinearKernels linear_f32_kernels, linear_bf16_kernels;
+extern const QuantisedKernels quantised_kernels;
+}  // namespace avx2
+namespace avx2_vnni { extern const QuantisedKernels quantised_kernels; }  // processors with AVX-VNNI and no AVX-512
 namespace avx512_bf16 {
 extern const LinearKernels linear_f32_kernels, linear_bf16_kernels;
 extern const LinearKernels linear_widened_bf16_kernels;  // multiply-adds on float32 instead of vdpbf16ps
+extern const QuantisedKernels quantised_kernels;
 }  // namespace avx512_bf16
 
 }  // namespace octavo

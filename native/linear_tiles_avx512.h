@@ -32,7 +32,6 @@ inline void store_tile(const Tile& tile, const __m512 (&sum)[R][2 * P]) {
 struct F32 {
     static constexpr int panel = kPanel;
     static constexpr int group = 16;
-    static constexpr int element_size = 4;
     static constexpr int group_bytes = group * panel * 4;
 
     static void pack_group(const float* x, std::int64_t count, char* out) {
@@ -77,7 +76,6 @@ struct F32 {
 struct BF16 {
     static constexpr int panel = kPanel;
     static constexpr int group = 32;
-    static constexpr int element_size = 2;
     static constexpr int group_bytes = group * panel * 2;
 
     static void pack_group(const float* x, std::int64_t count, char* out) {
@@ -126,7 +124,6 @@ struct BF16 {
 struct WidenedBF16 {
     static constexpr int panel = kPanel;
     static constexpr int group = 16;
-    static constexpr int element_size = 4;  // x stays float32
     static constexpr int group_bytes = group * panel * 2;
 
     static void pack_group(const float* x, std::int64_t count, char* out) { F32::pack_group(x, count, out); }

@@ -50,7 +50,6 @@ inline void pack_f32_group(const float* x, std::int64_t count, char* out) {
 struct F32 {
     static constexpr int panel = kPanel;
     static constexpr int group = 16;
-    static constexpr int element_size = 4;
     static constexpr int group_bytes = group * panel * 4;
 
     static void pack_group(const float* x, std::int64_t count, char* out) { pack_f32_group(x, count, out); }
@@ -75,7 +74,6 @@ struct F32 {
 struct BF16 {
     static constexpr int panel = kPanel;
     static constexpr int group = 16;
-    static constexpr int element_size = 4;  // x stays float32
     static constexpr int group_bytes = group * panel * 2;
 
     static void pack_group(const float* x, std::int64_t count, char* out) { pack_f32_group(x, count, out); }

@@ -3,6 +3,7 @@
 
 #include <span>
 
+#include "decode.h"
 #include "elementwise.h"
 #include "linear.h"
 #include "probe.h"
@@ -17,6 +18,8 @@ struct Path {
     bool (*supported)();
     const LinearKernels& linear_f32;
     const LinearKernels& linear_bf16;
+    const QuantisedKernels& quantised;
+    const DecodeKernels& decode;
     const ElementwiseKernels& elementwise;
     const ProbeKernels& probe;
     const AttentionKernels& attention;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "attention_plan.h"
+#include "encoded_matrix.h"
 #include "kv_storage.h"
 #include "registers.h"
 #include "runtime.h"
@@ -45,7 +46,8 @@ public:
     Program(std::shared_ptr<Runtime> runtime, std::shared_ptr<KvStorage> kv);
 
     int add_register(std::int64_t width) { return registers_.add(width); }
-    void embed(int out, MatrixView table);
+    // Rows of the table are decoded as they are wanted, and rounded to ``type``. Throws NotFinite for a damaged number.
+    void embed(int out, EncodedMatrix table, ElementType type);
     void rms_norm(int out, int source, const float* weight, std::int64_t width, float eps, std::int64_t column,
                   std::int64_t groups);
     void linear(int out, int source, std::shared_ptr<const Weight> weight);
@@ -78,6 +80,7 @@ private:
     void expand_rows(const Step& step);
     void run_attention(const AttentionArgs& args);
     std::int64_t rows_of(const Step& step, int reg) const;
+    void round_row(float* row, std::int64_t width) const;
 
     std::shared_ptr<Runtime> runtime_;
     std::shared_ptr<KvStorage> kv_;

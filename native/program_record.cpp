@@ -37,24 +37,37 @@ void Program::check_layer(int layer) const {
                             std::to_string(kv_->layout().num_layers));
 }
 
-void Program::embed(int out, MatrixView table) {
-    check_width("embed", "out", registers_.width("embed", out), table.columns);
+void Program::embed(int out, EncodedMatrix table, ElementType type) {
+    check_width("embed", "out", registers_.width("embed", out), table.columns());
     registers_.write_whole("embed", next(), out, Rows::tokens);
-    vocabulary_ = std::min(vocabulary_, table.rows);
-    record("embed", [this, out, table](const Step& step) {
-        const std::int64_t width = table.columns;
+    vocabulary_ = std::min(vocabulary_, table.rows());
+    const Encoding plain = type == ElementType::bf16 ? Encoding::bf16 : Encoding::f32;
+    const auto stored_plain = [plain](const EncodedPart& part) { return part.encoding == plain; };
+    if (!std::all_of(table.parts().begin(), table.parts().end(), stored_plain)) {
+        const std::lock_guard lock(runtime_->mutex());
+        decode_matrix(runtime_->path().decode, runtime_->pool(), table, type, nullptr);
+    }
+    record("embed", [this, out, type, table = std::move(table)](const Step& step) {
+        const std::int64_t width = table.columns();
         float* to = registers_.data(out);
         runtime_->parallel_rows(step.tokens, width, [&](std::int64_t begin, std::int64_t end) {
             for (std::int64_t t = begin; t < end; ++t) {
-                const std::int64_t first = step.token_ids[t] * width;
-                if (table.type == ElementType::bf16)
-                    runtime_->path().elementwise.widen_bf16(static_cast<const std::uint16_t*>(table.data) + first,
-                                                            to + t * width, width);
-                else
-                    std::memcpy(to + t * width, static_cast<const float*>(table.data) + first, width * sizeof(float));
+                decode_row(runtime_->path().decode, table, step.token_ids[t], to + t * width);
+                if (type == ElementType::bf16) round_row(to + t * width, width);
             }
         });
     });
+}
+
+// To bf16 and back.
+void Program::round_row(float* row, std::int64_t width) const {
+    constexpr std::int64_t run = 512;
+    std::uint16_t rounded[run];
+    for (std::int64_t i = 0; i < width; i += run) {
+        const std::int64_t count = std::min(run, width - i);
+        runtime_->path().decode.round_to_bf16(row + i, rounded, count);
+        runtime_->path().elementwise.widen_bf16(rounded, row + i, count);
+    }
 }
 
 void Program::rms_norm(int out, int source, const float* weight, std::int64_t width, float eps, std::int64_t column,

@@ -1,20 +1,54 @@
 #include "weight.h"
 
 #include <algorithm>
-#include <cstring>
+#include <stdexcept>
+#include <string>
+
+#include "weight_packing.h"
 
 namespace octavo {
 namespace {
 
-std::int64_t element_bytes(ElementType type) { return type == ElementType::bf16 ? 2 : 4; }
+const LinearKernels& kernels_of(const Path& path, WeightFormat format) {
+    switch (format) {
+        case WeightFormat::f32: return path.linear_f32;
+        case WeightFormat::bf16: return path.linear_bf16;
+        case WeightFormat::int8: return path.quantised.int8;
+        case WeightFormat::q4_0: return path.quantised.q4_0;
+        case WeightFormat::q4_1: return path.quantised.q4_1;
+        case WeightFormat::q8_0: return path.quantised.q8_0;
+    }
+    return path.linear_f32;
+}
+
+bool keeps_blocks(WeightFormat format) { return format >= WeightFormat::q4_0; }
+
+Encoding blocks_of(WeightFormat format) {
+    if (format == WeightFormat::q4_0) return Encoding::q4_0;
+    return format == WeightFormat::q4_1 ? Encoding::q4_1 : Encoding::q8_0;
+}
+
+void check(const EncodedMatrix& matrix, WeightFormat format) {
+    // Sums of products of two signed bytes stay below 2^31.
+    constexpr std::int64_t most_int8 = 131072;
+    if (format == WeightFormat::int8 && matrix.columns() > most_int8)
+        throw std::invalid_argument("a weight has " + std::to_string(matrix.columns()) + " inputs; int8 takes " +
+                                    std::to_string(most_int8) + " at most");
+    if (!keeps_blocks(format)) return;
+    for (const EncodedPart& part : matrix.parts())
+        if (part.encoding != blocks_of(format))
+            throw std::invalid_argument(std::string("a matrix stored as ") + info_of(part.encoding).name +
+                                        " cannot be kept in blocks of " + info_of(blocks_of(format)).name);
+}
 
 }  // namespace
 
-Weight::Weight(Runtime& runtime, MatrixView matrix, const float* bias)
-    : kernels_(matrix.type == ElementType::bf16 ? runtime.path().linear_bf16 : runtime.path().linear_f32),
-      type_(matrix.type),
-      out_features_(matrix.rows),
-      in_features_(matrix.columns) {
+Weight::Weight(Runtime& runtime, const EncodedMatrix& matrix, WeightFormat format, const float* bias)
+    : kernels_(kernels_of(runtime.path(), format)),
+      format_(format),
+      out_features_(matrix.rows()),
+      in_features_(matrix.columns()) {
+    check(matrix, format);
     const std::int64_t bias_bytes = bias ? panels() * kernels_.panel * std::int64_t{sizeof(float)} : 0;
     packed_ = runtime.arena().allocate(panels() * panel_bytes() + bias_bytes);
     if (bias) {
@@ -22,33 +56,22 @@ Weight::Weight(Runtime& runtime, MatrixView matrix, const float* bias)
         std::copy_n(bias, out_features_, copy);
         bias_ = copy;
     }
-    const std::lock_guard lock(runtime.mutex());
-    runtime.parallel_rows(panels(), panel_bytes(), [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t panel = begin; panel < end; ++panel) pack_panel(matrix, panel);
-    });
-}
-
-std::int64_t Weight::panel_bytes() const { return kernels_.panel * padded_in_features() * element_bytes(type_); }
-
-// A transposition of 4-byte words (one float32, or a pair of bf16): packed[word][column] = matrix[column][word]. Runs
-// of 64 words keep both the reads of a row and the written square in the nearest cache.
-void Weight::pack_panel(const MatrixView& matrix, std::int64_t panel) {
-    constexpr std::int64_t run_words = 64;
-    const std::int64_t width = kernels_.panel, first = panel * width;
-    const std::int64_t columns = std::min(width, out_features_ - first);
-    const std::int64_t row_bytes = in_features_ * element_bytes(type_);
-    auto* packed = reinterpret_cast<std::uint32_t*>(packed_.data + panel * panel_bytes());
-    // The arena's memory is zero, so padding needs no writing; a word that straddles the end of a row is completed here.
-    for (std::int64_t byte = 0; byte < row_bytes; byte += run_words * 4) {
-        const std::int64_t bytes = std::min(run_words * 4, row_bytes - byte);
-        for (std::int64_t column = 0; column < columns; ++column) {
-            std::uint32_t words[run_words];
-            words[(bytes - 1) / 4] = 0;
-            std::memcpy(words, static_cast<const std::byte*>(matrix.data) + (first + column) * row_bytes + byte, bytes);
-            std::uint32_t* out = packed + byte / 4 * width + column;
-            for (std::int64_t word = 0; word < (bytes + 3) / 4; ++word) out[word * width] = words[word];
-        }
+    FirstBad bad;
+    {
+        const std::lock_guard lock(runtime.mutex());
+        std::vector<PanelPacker> packers(runtime.threads(),
+                                         PanelPacker(runtime.path().decode, kernels_, matrix, bad));
+        runtime.pool().parallel_for(panels(), [&](std::int64_t panel, int thread) {
+            std::byte* out = packed_.data + panel * panel_bytes();
+            if (keeps_blocks(format))
+                packers[thread].pack_blocks(panel, blocks_of(format), out);
+            else if (format == WeightFormat::int8)
+                packers[thread].pack_int8(panel, out);
+            else
+                packers[thread].pack_plain(panel, format == WeightFormat::bf16 ? ElementType::bf16 : ElementType::f32, out);
+        });
     }
+    if (bad.found()) report_row(runtime.path().decode, matrix, bad.row());
 }
 
 void Weight::multiply(Runtime& runtime, const float* x, std::int64_t x_stride, std::int64_t rows, float* out,
@@ -59,7 +82,7 @@ void Weight::multiply(Runtime& runtime, const float* x, std::int64_t x_stride, s
     args.x_stride = x_stride;
     args.rows = rows;
     args.in_features = in_features_;
-    args.packed_x = scratch.reserve(rows * padded_in_features() * kernels_.element_size);
+    args.packed_x = scratch.reserve(rows * (kernels_.x_row_bytes + groups() * kernels_.x_group_bytes));
     args.weight = packed_.data;
     args.bias = bias_;
     args.out = out;

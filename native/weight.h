@@ -3,30 +3,26 @@
 
 #include <cstdint>
 
+#include "encoded_matrix.h"
 #include "linear.h"
 #include "memory.h"
 #include "runtime.h"
 
 namespace octavo {
 
-enum class ElementType : std::uint8_t { f32, bf16 };
-
-// A row-major matrix [rows][columns] that somebody else owns.
-struct MatrixView {
-    const void* data;
-    std::int64_t rows;
-    std::int64_t columns;
-    ElementType type;
-};
+// How a weight is kept. int8 is rounded from its numbers, with a scale an output; q4_0, q4_1 and q8_0 keep the blocks of a
+// file in that encoding.
+enum class WeightFormat : std::uint8_t { f32, bf16, int8, q4_0, q4_1, q8_0 };
 
 class Weight {
 public:
-    // Packs (and so copies) ``matrix`` [N, K] and ``bias`` [N], which may be null.
-    Weight(Runtime& runtime, MatrixView matrix, const float* bias);
+    // Packs (and so copies) ``matrix`` [N, K] and ``bias`` [N], which may be null. Throws std::invalid_argument for a
+    // format that the matrix cannot be kept in, NotFinite for a damaged number.
+    Weight(Runtime& runtime, const EncodedMatrix& matrix, WeightFormat format, const float* bias);
 
     std::int64_t out_features() const { return out_features_; }
     std::int64_t in_features() const { return in_features_; }
-    ElementType type() const { return type_; }
+    WeightFormat format() const { return format_; }
     std::int64_t nbytes() const { return static_cast<std::int64_t>(packed_.bytes); }
 
     // out [rows][out_stride] = x [rows][x_stride] times the weight, plus bias. ``scratch`` holds the packed rows.
@@ -35,14 +31,13 @@ public:
 
 private:
     std::int64_t panels() const { return (out_features_ + kernels_.panel - 1) / kernels_.panel; }
-    std::int64_t padded_in_features() const {
-        return (in_features_ + kernels_.group - 1) / kernels_.group * kernels_.group;
+    std::int64_t groups() const { return (in_features_ + kernels_.group - 1) / kernels_.group; }
+    std::int64_t panel_bytes() const {
+        return groups() * kernels_.weight_group_bytes + kernels_.weight_panel_bytes;
     }
-    std::int64_t panel_bytes() const;
-    void pack_panel(const MatrixView& matrix, std::int64_t panel);
 
     const LinearKernels& kernels_;
-    ElementType type_;
+    WeightFormat format_;
     std::int64_t out_features_;
     std::int64_t in_features_;
     Piece packed_;  // panels, then the bias

@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.execution.loading import LoadedModel
-from octavo.execution.loading.encodings import widen_bf16
+from native_helpers import loaded
+from octavo.execution.loading import LoadedModel, WeightMatrix
 from octavo.execution.model import describe
 from octavo.execution.operators import Array, Value
 
 Doubles = NDArray[np.float64]
 
 
-def as_float64(weight: Array) -> Doubles:
-    """float32 or bf16 bits -> float64, exactly."""
-    return (widen_bf16(weight) if weight.dtype == np.uint16 else weight).astype(np.float64)
+def as_float64(weight: WeightMatrix) -> Doubles:
+    """What is stored as float32 or bf16 bits, as float64, exactly."""
+    return loaded(weight.array()).astype(np.float64)
 
 
 @dataclass
@@ -84,7 +84,7 @@ class NumpyOperators:
     def _of(self, x: Value) -> Doubles:
         return self._registers[x.id]
 
-    def embed(self, table: Array) -> Value:
+    def embed(self, table: WeightMatrix) -> Value:
         rows = as_float64(table)
         return self._value(table.shape[1], lambda: rows[self._step.token_ids].copy())
 
@@ -98,7 +98,7 @@ class NumpyOperators:
 
         self._program.append(operator)
 
-    def linear(self, x: Value, weight: Array, bias: NDArray[np.float32] | None = None) -> Value:
+    def linear(self, x: Value, weight: WeightMatrix, bias: NDArray[np.float32] | None = None) -> Value:
         transposed = as_float64(weight).T
         added = 0.0 if bias is None else bias.astype(np.float64)
         return self._value(weight.shape[0], lambda: self._of(x) @ transposed + added)
@@ -178,7 +178,7 @@ class NumpyOperators:
     def gather_rows(self, x: Value) -> Value:
         return self._value(x.width, lambda: self._of(x)[self._step.wanted].copy())
 
-    def logits(self, x: Value, weight: Array) -> None:
+    def logits(self, x: Value, weight: WeightMatrix) -> None:
         transposed = as_float64(weight).T
 
         def operator() -> None:

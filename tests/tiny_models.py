@@ -20,7 +20,7 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from octavo.execution.loading.encodings import round_to_bf16
+from native_helpers import to_bf16
 from octavo.execution.loading.families import FAMILIES, from_hf_config
 from octavo.execution.loading.fields import Fields
 from octavo.execution.loading.names import weight_names
@@ -139,7 +139,7 @@ def _encoded(values: Floats, dtype: str) -> bytes:
         case "F16":
             return values.astype(np.float16).tobytes()
         case "BF16":
-            return round_to_bf16(values).tobytes()
+            return to_bf16(values).tobytes()
     raise AssertionError(dtype)
 
 

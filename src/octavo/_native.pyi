@@ -4,7 +4,7 @@ Arrays are C-contiguous NumPy arrays unless said otherwise. bf16 arrays travel a
 are float32 *registers* of a Program: a register has ``width`` columns and one row a token (or one a logit row).
 """
 
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,21 @@ def available_paths(variants: bool = False) -> list[str]:
     """Instruction paths this machine can run, best first, out of avx512_bf16, avx2, portable.
 
     ``variants`` adds names for tests and measurements: avx512_bf16_dot and avx512_bf16_widened are the two kernels for
-    bf16 weights of which avx512_bf16 takes the one that suits the processor (AMD, Intel).
+    bf16 weights of which avx512_bf16 takes the one that suits the processor (AMD, Intel); avx2_maddubs and avx2_vnni
+    the two for quantised weights of which avx2 takes the one that is there.
     """
+
+class NotFiniteError(ValueError):
+    """A weight is NaN or infinite; ``args`` are its row, its column and what it is."""
+
+class EncodedMatrix:
+    """Rows of a matrix as they lie in a model's file; refers to their memory."""
+
+    def __init__(self, parts: tuple[tuple[str, NDArray[np.uint8]], ...], columns: int) -> None:
+        """``parts`` lie one below another, each a GGUF name of an encoding (F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1,
+        Q8_0, Q4_K, Q5_K, Q6_K) and uint8 [rows, bytes of a row]."""
+    def decode(self, dtype: str, threads: int = 1) -> NDArray[Any]:
+        """[rows, columns], float32 or uint16 (bf16, rounded to nearest even). Raises NotFiniteError."""
 
 class Runtime:
     """An instruction path and one private thread pool."""
@@ -34,17 +47,24 @@ def probe_flops(runtime: Runtime, dtype: str) -> float:
 class Weight:
     """A linear layer packed for a path. Holds its own memory; the source array may be dropped."""
 
+    @overload
     def __init__(
         self, runtime: Runtime, matrix: NDArray[Any], bias: NDArray[np.float32] | None = None
     ) -> None:
         """``matrix`` [N, K], float32 (stays f32) or uint16 (bf16). Any N >= 1 and K >= 1."""
+    @overload
+    def __init__(
+        self, runtime: Runtime, matrix: EncodedMatrix, format: str, bias: NDArray[np.float32] | None = None
+    ) -> None:
+        """``format`` is f32, bf16, int8 (a scale an output), or q4_0, q4_1, q8_0 for a matrix stored so throughout.
+        Raises NotFiniteError; not for numbers that are stored as f32 or bf16 and kept so, which are not looked at."""
     @property
     def out_features(self) -> int: ...
     @property
     def in_features(self) -> int: ...
     @property
-    def dtype(self) -> str:
-        """f32 or bf16."""
+    def format(self) -> str:
+        """f32, bf16, int8, q4_0, q4_1 or q8_0."""
     @property
     def nbytes(self) -> int: ...
 
@@ -80,8 +100,12 @@ class Program:
     def __init__(self, runtime: Runtime, kv: KVStorage) -> None: ...
     def register(self, width: int) -> int:
         """A float32 register with one row a token; after ``gather_rows`` into it, one a logit row."""
+    @overload
     def embed(self, out: int, table: NDArray[Any]) -> None:
         """out[t] = table[token_ids[t]]; table [vocab, width] float32 or bf16, referenced (kept alive), not copied."""
+    @overload
+    def embed(self, out: int, table: EncodedMatrix, dtype: str) -> None:
+        """Rows are decoded, and rounded to ``dtype``, when they are wanted. Raises NotFiniteError now."""
     def rms_norm(
         self, out: int, source: int, weight: NDArray[np.float32], eps: float, column: int = 0, groups: int = 1
     ) -> None:

@@ -107,9 +107,9 @@ def test_padding_and_other_rows_do_not_leak(path: str) -> None:
 def test_a_weight_tells_its_shape(path: str) -> None:
     rt = runtime(path)
     weight = _native.Weight(rt, np.zeros((35, 33), dtype=np.uint16))
-    assert (weight.out_features, weight.in_features, weight.dtype) == (35, 33, "bf16")
+    assert (weight.out_features, weight.in_features, weight.format) == (35, 33, "bf16")
     assert weight.nbytes >= 35 * 33 * 2
-    assert _native.Weight(rt, np.zeros((2, 2), dtype=np.float32)).dtype == "f32"
+    assert _native.Weight(rt, np.zeros((2, 2), dtype=np.float32)).format == "f32"
 
 
 def test_an_empty_step_computes_nothing() -> None:

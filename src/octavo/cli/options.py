@@ -55,6 +55,11 @@ MODEL_FLAGS: Flags = (
         metavar="MODEL",
         help="A Hugging Face folder, a GGUF file or a hub name. Default: the embedded SmolLM2-135M-Instruct.",
     ),
+    click.option(
+        "--quantization",
+        type=click.Choice(["int8", "gguf"]),
+        help="Keep linear layers as int8, or in the GGUF file's own blocks (Q4_0, Q4_1, Q8_0). Default: in full.",
+    ),
 )
 """Which model, as an engine loads it."""
 

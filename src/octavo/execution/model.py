@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.execution.loading import LoadedModel, Weights
+from octavo.execution.loading.names import LINEAR_PARTS
 from octavo.execution.operators import Operators, Value
 from octavo.execution.rope import rope_tables
 
@@ -19,6 +20,7 @@ def describe(model: LoadedModel, ops: Operators, max_len: int) -> None:
     read the activations once. Only the rows whose logits are wanted go through the last norm and the vocabulary.
     """
     a, weights = model.architecture, model.weights
+    _, _, gate_up, down = LINEAR_PARTS
     rope = rope_tables(a, max_len, weights.rope_factors)
     table = weights.matrix("embed")
     x = ops.embed(table)
@@ -26,8 +28,8 @@ def describe(model: LoadedModel, ops: Operators, max_len: int) -> None:
         normed = ops.rms_norm(x, weights.vector(f"{layer}.attention_norm"), a.rms_norm_eps)
         ops.add(x, _attention(model, ops, layer, normed, rope))
         normed = ops.rms_norm(x, weights.vector(f"{layer}.mlp_norm"), a.rms_norm_eps)
-        gated = ops.silu_mul(_linear(ops, weights, normed, layer, "gate", "up"))
-        ops.add(x, _linear(ops, weights, gated, layer, "down"))
+        gated = ops.silu_mul(_linear(ops, weights, normed, layer, gate_up))
+        ops.add(x, _linear(ops, weights, gated, layer, down))
     wanted = ops.rms_norm(ops.gather_rows(x), weights.vector("norm"), a.rms_norm_eps)
     ops.logits(wanted, table if a.tied else weights.matrix("logits"))
 
@@ -41,8 +43,9 @@ def _attention(
 ) -> Value:
     """Columns of ``qkv``: every query head, every key head, every value head."""
     a, weights = model.architecture, model.weights
+    qkv_parts, output, *_ = LINEAR_PARTS
     key_column, value_column = a.query_columns, a.query_columns + a.kv_columns
-    qkv = _linear(ops, weights, x, layer, "q", "k", "v")
+    qkv = _linear(ops, weights, x, layer, qkv_parts)
     if a.qk_norm:
         ops.head_norm(qkv, 0, a.num_heads, weights.vector(f"{layer}.q_norm"), a.rms_norm_eps)
         ops.head_norm(qkv, key_column, a.num_kv_heads, weights.vector(f"{layer}.k_norm"), a.rms_norm_eps)
@@ -51,10 +54,10 @@ def _attention(
     )  # queries and keys are neighbours: one pass
     ops.store_kv(layer, qkv, key_column, value_column)
     attended = ops.paged_attention(layer, qkv, 0, a.num_heads, a.head_dim, 1.0 / math.sqrt(a.head_dim))
-    return _linear(ops, weights, attended, layer, "o")
+    return _linear(ops, weights, attended, layer, output)
 
 
-def _linear(ops: Operators, weights: Weights, x: Value, layer: int, *parts: str) -> Value:
+def _linear(ops: Operators, weights: Weights, x: Value, layer: int, parts: tuple[str, ...]) -> Value:
     """The layers ``parts`` as one, output columns side by side."""
     names = [f"{layer}.{part}" for part in parts]
     biases = [f"{name}_bias" for name in names]

@@ -12,8 +12,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.execution.loading import WeightMatrix
+
 Array = NDArray[Any]
-"""A weight: float32, or bf16 as uint16 bit patterns."""
+"""float32, but for what ``WeightMatrix.array`` gives: that may be bf16, as uint16 bit patterns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class Value:
 
 
 class Operators(Protocol):
-    def embed(self, table: Array) -> Value:
+    def embed(self, table: WeightMatrix) -> Value:
         """table [vocab, hidden] -> rows of this step's tokens."""
 
     def rms_norm(self, x: Value, weight: Array, eps: float) -> Value: ...
@@ -33,8 +35,8 @@ class Operators(Protocol):
     def head_norm(self, x: Value, column: int, heads: int, weight: Array, eps: float) -> None:
         """RMSNorm of each of ``heads`` heads of len(weight) columns from ``column`` on, in place (Qwen3's qk-norm)."""
 
-    def linear(self, x: Value, weight: Array, bias: NDArray[np.float32] | None = None) -> Value:
-        """weight [N, K]; x [., K] -> [., N]."""
+    def linear(self, x: Value, weight: WeightMatrix, bias: NDArray[np.float32] | None = None) -> Value:
+        """weight [N, K], kept in its format; x [., K] -> [., N]."""
 
     def rope(self, x: Value, column: int, heads: int, head_dim: int, cos: Array, sin: Array) -> None:
         """Rotate ``heads`` heads from ``column`` on, in place; cos and sin [max_len, rotary / 2]."""
@@ -55,5 +57,5 @@ class Operators(Protocol):
     def gather_rows(self, x: Value) -> Value:
         """Keep the rows whose logits are wanted."""
 
-    def logits(self, x: Value, weight: Array) -> None:
+    def logits(self, x: Value, weight: WeightMatrix) -> None:
         """The last operator: logits of the kept rows, from weight [vocab, hidden]."""

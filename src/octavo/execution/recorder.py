@@ -1,6 +1,6 @@
 """``Recorder``: implements ``Operators`` by recording a native program. The CPU's half of ``model.py``.
 
-Weights are packed as they are named, so that a model's arrays need not be in memory together. Registers are chosen
+Weights are packed as they are named, straight from their file; an embedding's rows stay there. Registers are chosen
 when everything is known (``finish``): a value's register is taken over by a later value of the same width once nothing
 reads it any more, which keeps the activations of a step to a few registers, small enough for the caches.
 """
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo import _native
+from octavo.execution.loading import WeightMatrix
 from octavo.execution.operators import Array, Value
 
 Emit = Callable[[_native.Program, list[int]], None]
@@ -72,8 +73,14 @@ class Recorder:
     def _update(self, reads: tuple[Value, ...], emit: Emit) -> None:
         self._steps.append(_Step(reads, None, emit))
 
-    def embed(self, table: Array) -> Value:
-        return self._value(table.shape[1], (), lambda program, at, out: program.embed(out, table))
+    def embed(self, table: WeightMatrix) -> Value:
+        encoded = table.encoded()
+
+        def emit(program: _native.Program, at: list[int], out: int) -> None:
+            with table.damage_named():
+                program.embed(out, encoded, table.dtype)
+
+        return self._value(table.shape[1], (), emit)
 
     def rms_norm(self, x: Value, weight: Array, eps: float) -> Value:
         return self._value(
@@ -85,8 +92,9 @@ class Recorder:
             (x,), lambda program, at: program.rms_norm(at[x.id], at[x.id], weight, eps, column, heads)
         )
 
-    def linear(self, x: Value, weight: Array, bias: NDArray[np.float32] | None = None) -> Value:
-        packed = _native.Weight(self.runtime, weight, bias)
+    def linear(self, x: Value, weight: WeightMatrix, bias: NDArray[np.float32] | None = None) -> Value:
+        with weight.damage_named():
+            packed = _native.Weight(self.runtime, weight.encoded(), weight.format, bias)
         return self._value(
             packed.out_features, (x,), lambda program, at, out: program.linear(out, at[x.id], packed)
         )
@@ -117,6 +125,6 @@ class Recorder:
         self._per_logit_row.add(made.id)
         return made
 
-    def logits(self, x: Value, weight: Array) -> None:
+    def logits(self, x: Value, weight: WeightMatrix) -> None:
         """The last value made is where ``Program.run`` takes the logits from."""
         self.linear(x, weight)

@@ -50,7 +50,11 @@ class Sizes:
 
 def open_model(options: EngineOptions) -> LoadedModel:
     """The model that the options name, its weights not yet read. Raises ModelError."""
-    model = load_model(options.model or embedded_model_path(), options.dtype)  # type: ignore[arg-type]
+    model = load_model(
+        options.model or embedded_model_path(),
+        options.dtype,  # type: ignore[arg-type]
+        options.quantization,  # type: ignore[arg-type]
+    )
     if options.kv_cache_dtype == "auto":
         return model
     return replace(model, spec=replace(model.spec, kv_dtype=options.kv_cache_dtype))

@@ -14,6 +14,8 @@ class EngineOptions:
     """A Hugging Face folder, a GGUF file or a hub name; None is the embedded SmolLM2-135M-Instruct."""
     dtype: str = "auto"
     """Element type of weights: auto (bf16), bf16 or f32."""
+    quantization: str | None = None
+    """How linear layers are kept: int8, gguf (in the file's own Q4_0, Q4_1 or Q8_0 blocks), or None: in ``dtype``."""
     kv_cache_dtype: str = "auto"
     """Element type of keys and values in the pool: auto (that of the weights), bf16 or f32."""
     max_model_len: int | None = None

@@ -2,6 +2,15 @@
 
 from octavo.execution.loading.architecture import Architecture, RopeScaling
 from octavo.execution.loading.load import LoadedModel, WeightDtype, load_model
-from octavo.execution.loading.weights import Weights
+from octavo.execution.loading.weights import Quantization, WeightMatrix, Weights
 
-__all__ = ["Architecture", "LoadedModel", "RopeScaling", "WeightDtype", "Weights", "load_model"]
+__all__ = [
+    "Architecture",
+    "LoadedModel",
+    "Quantization",
+    "RopeScaling",
+    "WeightDtype",
+    "WeightMatrix",
+    "Weights",
+    "load_model",
+]

@@ -9,23 +9,47 @@ from typing import Any
 
 import numpy as np
 
-from octavo.execution.loading.encodings import BF16, F16, F32, QUANTISED, Bytes, Encoding, quantised
+from octavo.execution.loading.encodings import BF16, F16, F32, QUANTISED, Bytes, Encoding
 from octavo.execution.loading.problems import model_error
 from octavo.execution.loading.stored import StoredTensor
 from octavo.text.gguf_header import GGUFTensorInfo, read_gguf_header
 
-_FLOATS: dict[int, Encoding] = {0: F32, 1: F16, 30: BF16}
-_QUANTISED_NUMBERS = {
-    2: "Q4_0",
-    3: "Q4_1",
-    6: "Q5_0",
-    7: "Q5_1",
-    8: "Q8_0",
-    12: "Q4_K",
-    13: "Q5_K",
-    14: "Q6_K",
+_ENCODINGS: dict[int, Encoding] = {
+    0: F32,
+    1: F16,
+    2: QUANTISED["Q4_0"],
+    3: QUANTISED["Q4_1"],
+    6: QUANTISED["Q5_0"],
+    7: QUANTISED["Q5_1"],
+    8: QUANTISED["Q8_0"],
+    12: QUANTISED["Q4_K"],
+    13: QUANTISED["Q5_K"],
+    14: QUANTISED["Q6_K"],
+    30: BF16,
 }
-"""GGUF's numbers of tensor types."""
+_UNSUPPORTED = {
+    10: "Q2_K",
+    11: "Q3_K",
+    15: "Q8_K",
+    16: "IQ2_XXS",
+    17: "IQ2_XS",
+    18: "IQ3_XXS",
+    19: "IQ1_S",
+    20: "IQ4_NL",
+    21: "IQ3_S",
+    22: "IQ2_S",
+    23: "IQ4_XS",
+    24: "I8",
+    25: "I16",
+    26: "I32",
+    27: "I64",
+    28: "F64",
+    29: "IQ1_M",
+    34: "TQ1_0",
+    35: "TQ2_0",
+    39: "MXFP4",
+}
+"""GGUF's numbers of tensor types, for the message that refuses one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,20 +89,11 @@ def _tensor(path: Path, data: Bytes, info: GGUFTensorInfo) -> StoredTensor:
 
 
 def _encoding(path: Path, info: GGUFTensorInfo) -> Encoding:
-    if info.ggml_type in _FLOATS:
-        return _FLOATS[info.ggml_type]
-    if info.ggml_type in _QUANTISED_NUMBERS:
-        return quantised(_QUANTISED_NUMBERS[info.ggml_type])
+    if (encoding := _ENCODINGS.get(info.ggml_type)) is not None:
+        return encoding
+    name = _UNSUPPORTED.get(info.ggml_type)
+    kind = f"number {info.ggml_type}" if name is None else f"{name} (number {info.ggml_type})"
     raise model_error(
-        f"{path}: tensor {info.name} has the unsupported type {_type_name(info.ggml_type)}; "
+        f"{path}: tensor {info.name} has the unsupported type {kind}; "
         f"supported are F32, F16, BF16, {', '.join(QUANTISED)}"
     )
-
-
-def _type_name(number: int) -> str:
-    from gguf.constants import GGMLQuantizationType
-
-    try:
-        return f"{GGMLQuantizationType(number).name} (number {number})"
-    except ValueError:
-        return f"number {number}"

@@ -16,9 +16,10 @@ from octavo.execution.loading.families import from_gguf, from_hf_config
 from octavo.execution.loading.fields import Fields
 from octavo.execution.loading.gguf_file import read_gguf
 from octavo.execution.loading.hub import fetch
+from octavo.execution.loading.names import LINEAR_PARTS
 from octavo.execution.loading.problems import model_error
 from octavo.execution.loading.safetensors_file import read_folder, read_json
-from octavo.execution.loading.weights import Weights, choose, unpermute
+from octavo.execution.loading.weights import KEPT_BLOCKS, Quantization, Weights, choose, unpermute
 from octavo.text.gguf_tokenizer import gguf_eos_token_ids
 
 WeightDtype = Literal["auto", "f32", "bf16"]
@@ -41,20 +42,31 @@ class LoadedModel:
     """A GGUF file's metadata, so that its tokenizer need not read the header again; empty for a folder."""
 
 
-def load_model(source: str | Path, dtype: WeightDtype = "auto") -> LoadedModel:
+def load_model(
+    source: str | Path, dtype: WeightDtype = "auto", quantization: Quantization | None = None
+) -> LoadedModel:
     """``source`` is a Hugging Face folder, a GGUF file or a hub name. ``auto`` is bf16, the faster one.
 
     Reads headers and settings and checks every tensor's name, shape and place; the weights' bytes are read when
     ``LoadedModel.weights`` is asked for them. Raises ModelError, naming file, tensor and number, for a model that is
-    missing, damaged or not supported, and ConfigError for another dtype.
+    missing, damaged or not supported, and ConfigError for another dtype or quantization.
     """
     if dtype not in ("auto", "f32", "bf16"):
         raise ConfigError(f"dtype {dtype!r} is not supported; choose auto, bf16 or f32", param="--dtype")
+    if quantization not in (None, "int8", "gguf"):
+        raise ConfigError(
+            f"quantization {quantization!r} is not supported; choose int8 or gguf", param="--quantization"
+        )
     target: Target = "bf16" if dtype == "auto" else dtype
     path = _locate(source)
-    if path.is_dir():
-        return _load_folder(path, target)
-    return _load_gguf(path, target)
+    if not path.is_dir():
+        return _load_gguf(path, target, quantization)
+    if quantization == "gguf":
+        raise ConfigError(
+            f"{path} is no GGUF file, whose blocks could be kept; choose int8, or name a GGUF file",
+            param="--quantization",
+        )
+    return _load_folder(path, target, quantization)
 
 
 def _locate(source: str | Path) -> Path:
@@ -68,7 +80,7 @@ def _locate(source: str | Path) -> Path:
     )
 
 
-def _load_folder(folder: Path, dtype: Target) -> LoadedModel:
+def _load_folder(folder: Path, dtype: Target, quantization: Quantization | None) -> LoadedModel:
     for needed in ("config.json", "tokenizer.json"):
         if not (folder / needed).is_file():
             files = sorted(folder.glob("*.gguf"))
@@ -77,9 +89,8 @@ def _load_folder(folder: Path, dtype: Target) -> LoadedModel:
     config = Fields(str(folder / "config.json"), read_json(folder / "config.json"))
     _, architecture = from_hf_config(config)
     tensors = choose(folder, architecture, read_folder(folder), gguf=False)
-    return _loaded(
-        folder.resolve().name, folder, architecture, Weights(tensors, dtype), _hf_eos(folder, config)
-    )
+    weights = Weights(tensors, dtype, quantization=quantization)
+    return _loaded(folder.resolve().name, folder, architecture, weights, _hf_eos(folder, config))
 
 
 def _hf_eos(folder: Path, config: Fields) -> tuple[int, ...]:
@@ -91,7 +102,7 @@ def _hf_eos(folder: Path, config: Fields) -> tuple[int, ...]:
     return config.token_ids("eos_token_id")
 
 
-def _load_gguf(path: Path, dtype: Target) -> LoadedModel:
+def _load_gguf(path: Path, dtype: Target, quantization: Quantization | None) -> LoadedModel:
     file = read_gguf(path)
     embed = file.tensors.get("token_embd.weight")
     if embed is None:
@@ -109,8 +120,28 @@ def _load_gguf(path: Path, dtype: Target) -> LoadedModel:
             )
         factors = Weights({"rope": stored}, "f32").vector("rope")
     eos = gguf_eos_token_ids(file.metadata)
-    loaded = _loaded(path.stem, path, architecture, Weights(tensors, dtype, factors), eos)
-    return replace(loaded, metadata=file.metadata)
+    weights = Weights(tensors, dtype, factors, quantization)
+    loaded = _loaded(path.stem, path, architecture, weights, eos)
+    notes = (*loaded.notes, *_not_kept(path, architecture, weights))
+    return replace(loaded, metadata=file.metadata, notes=notes)
+
+
+def _not_kept(path: Path, a: Architecture, weights: Weights) -> list[str]:
+    """A sentence where linear layers of a GGUF file cannot stay in its blocks."""
+    if weights.quantization != "gguf":
+        return []
+    names = [
+        tuple(f"{layer}.{part}" for part in parts) for layer in range(a.num_layers) for parts in LINEAR_PARTS
+    ]
+    layers = [weights.matrix(*parts) for parts in (*names, ("embed" if a.tied else "logits",))]
+    others = [matrix for matrix in layers if matrix.format == matrix.dtype]
+    stored = sorted({tensor.encoding.name for matrix in others for tensor in matrix.tensors})
+    if not others:
+        return []
+    return [
+        f"{path.name}: {len(others)} of {len(layers)} linear layers are stored as {', '.join(stored)} and kept as "
+        f"{weights.dtype}: --quantization gguf keeps layers that are {', '.join(KEPT_BLOCKS)} throughout"
+    ]
 
 
 def _loaded(

@@ -34,6 +34,10 @@ _LAYER = {
 }
 
 
+LINEAR_PARTS = (("q", "k", "v"), ("o",), ("gate", "up"), ("down",))
+"""Linear layers of a layer: the weights of each lie one below another and are multiplied as one."""
+
+
 @dataclass(frozen=True, slots=True)
 class WeightName:
     """One weight that a model must have."""

@@ -4,16 +4,53 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo import _native
 from octavo.execution.loading.architecture import Architecture
 from octavo.execution.loading.encodings import Target
 from octavo.execution.loading.names import weight_names
 from octavo.execution.loading.problems import model_error
-from octavo.execution.loading.stored import Array, StoredTensor, decode
+from octavo.execution.loading.stored import Array, StoredTensor, damage_named, decode, encoded
+
+Quantization = Literal["int8", "gguf"]
+"""How linear layers are kept where not in full: as bytes with a scale an output, or in the file's own blocks."""
+
+KEPT_BLOCKS = ("Q4_0", "Q4_1", "Q8_0")
+"""Encodings of GGUF files that the kernels multiply as they are."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WeightMatrix:
+    """One matrix of a model, still encoded: the rows of its tensors, one below another."""
+
+    tensors: tuple[StoredTensor, ...]
+    dtype: Target
+    """Element type that its numbers are wanted in."""
+    format: str
+    """How a linear layer keeps it: ``dtype``, int8, or q4_0, q4_1, q8_0 for the file's own blocks."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return sum(tensor.rows for tensor in self.tensors), self.tensors[0].columns
+
+    def array(self) -> Array:
+        """Its numbers, float32 or uint16 (bf16). Raises ModelError where one is NaN or infinite."""
+        return decode(self.tensors, self.dtype)
+
+    def encoded(self) -> _native.EncodedMatrix:
+        """For the native part, which decodes while it packs; refers to the file."""
+        return encoded(self.tensors)
+
+    def damage_named(self) -> AbstractContextManager[None]:
+        """In it, what the native part says about a damaged number is a ModelError that names file and tensor."""
+        return damage_named(self.tensors)
 
 
 class Weights:
@@ -24,9 +61,11 @@ class Weights:
         tensors: Mapping[str, StoredTensor],
         dtype: Target,
         rope_factors: NDArray[np.float32] | None = None,
+        quantization: Quantization | None = None,
     ) -> None:
         self._tensors = tensors
         self.dtype: Target = dtype
+        self.quantization = quantization
         self.rope_factors = rope_factors
         """float32 [rotary / 2]: divides each rotary frequency (GGUF's rope_freqs), or None."""
 
@@ -37,12 +76,18 @@ class Weights:
     def num_parameters(self) -> int:
         return sum(math.prod(tensor.shape) for tensor in self._tensors.values())
 
-    def matrix(self, *names: str) -> Array:
-        """The rows of the named matrices, one below another: float32 or uint16 (bf16) [rows, columns].
+    def matrix(self, *names: str) -> WeightMatrix:
+        """The rows of the named matrices, one below another."""
+        tensors = tuple(self._tensors[name] for name in names)
+        return WeightMatrix(tensors, self.dtype, self._format(tensors))
 
-        Raises ModelError where a number is NaN or infinite.
-        """
-        return decode([self._tensors[name] for name in names], self.dtype)
+    def _format(self, tensors: tuple[StoredTensor, ...]) -> str:
+        if self.quantization == "int8":
+            return "int8"
+        [encoding, *others] = {tensor.encoding.name for tensor in tensors}
+        if self.quantization == "gguf" and not others and encoding in KEPT_BLOCKS:
+            return encoding.lower()
+        return self.dtype
 
     def vector(self, *names: str) -> NDArray[np.float32]:
         """The elements of the named vectors, one after another; float32 in every dtype: norms and biases are small."""

@@ -26,7 +26,7 @@ def read_everything(source: Path) -> None:
         if len(wanted.shape) == 1:
             model.weights.vector(wanted.canonical)
         else:
-            model.weights.matrix(wanted.canonical)
+            model.weights.matrix(wanted.canonical).array()
 
 
 def refused(source: Path, *words: str) -> None:

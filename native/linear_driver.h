@@ -1,0 +1,81 @@
+// From a format's tiles to its two kernels. Included by kernel files only (see path.h).
+//
+// A ``Format`` has the sizes of ``LinearKernels`` as constants, ``pack`` for a row block, and ``tile(rows, wide)``.
+#pragma once
+
+#include "linear.h"
+#include "linear_tiles.h"
+
+namespace octavo::OCTAVO_PATH {
+namespace {
+
+// Rows are cut into as few blocks of at most ``max_rows`` as possible, and evenly: 15 rows are 8 + 7, not 14 + 1.
+struct RowBlocks {
+    std::int64_t count, base, longer;
+
+    RowBlocks(std::int64_t rows, std::int64_t max_rows)
+        : count((rows + max_rows - 1) / max_rows), base(rows / count), longer(rows % count) {}
+    std::int64_t begin(std::int64_t block) const { return block * base + (block < longer ? block : longer); }
+    std::int64_t rows(std::int64_t block) const { return base + (block < longer); }
+};
+
+template <class Format>
+std::int64_t groups_of(const LinearArgs& args) {
+    return (args.in_features + Format::group - 1) / Format::group;
+}
+
+template <class Format>
+std::int64_t packed_row_bytes(std::int64_t groups) {
+    return Format::x_row_bytes + groups * Format::x_group_bytes;
+}
+
+template <class Format>
+void pack_rows(const LinearArgs& args, std::int64_t block) {
+    const RowBlocks blocks(args.rows, Format::max_rows);
+    const std::int64_t begin = blocks.begin(block), groups = groups_of<Format>(args);
+    char* out = static_cast<char*>(args.packed_x) + begin * packed_row_bytes<Format>(groups);
+    Format::pack(args, begin, blocks.rows(block), groups, out);
+}
+
+// Every panel is used by all row blocks before the next one; few rows take several panels at a time.
+template <class Format>
+void multiply(const LinearArgs& args, std::int64_t begin, std::int64_t end) {
+    const RowBlocks blocks(args.rows, Format::max_rows);
+    Tile tile{};
+    tile.groups = groups_of<Format>(args);
+    tile.panel_bytes = tile.groups * Format::weight_group_bytes + Format::weight_panel_bytes;
+    for (std::int64_t panel = begin; panel < end;) {
+        const bool wide = args.rows <= Format::few_rows && end - panel >= Format::few_rows_panels;
+        tile.weight = static_cast<const char*>(args.weight) + panel * tile.panel_bytes;
+        tile.bias = args.bias ? args.bias + panel * Format::panel : nullptr;
+        tile.columns = args.out_features - panel * Format::panel;
+        tile.out_stride = args.out_stride;
+        for (std::int64_t block = 0; block < blocks.count; ++block) {
+            const std::int64_t row = blocks.begin(block);
+            tile.x = static_cast<const char*>(args.packed_x) + row * packed_row_bytes<Format>(tile.groups);
+            tile.out = args.out + row * args.out_stride + panel * Format::panel;
+            Format::tile(static_cast<int>(blocks.rows(block)), wide)(tile);
+        }
+        panel += wide ? Format::few_rows_panels : 1;
+    }
+}
+
+template <class Format>
+constexpr LinearKernels kernels_of(std::int64_t interleaved, std::uint8_t code_flip) {
+    return {Format::panel,
+            Format::group,
+            Format::x_row_bytes,
+            Format::x_group_bytes,
+            Format::weight_group_bytes,
+            Format::weight_panel_bytes,
+            Format::max_rows,
+            Format::few_rows,
+            Format::few_rows_panels,
+            interleaved,
+            code_flip,
+            pack_rows<Format>,
+            multiply<Format>};
+}
+
+}  // namespace
+}  // namespace octavo::OCTAVO_PATH

@@ -1,0 +1,92 @@
+// Registers of 8 outputs x 4 codes. With AVX-VNNI (a path of its own, see paths.cpp) vpdpbusd multiplies them; without,
+// vpmaddubsw does, which saturates sums of two products at 16 bits.
+#pragma once
+
+#include <immintrin.h>
+
+#include "path.h"
+
+namespace octavo::OCTAVO_PATH {
+namespace {
+
+struct Lanes {
+    static constexpr int width = 8;
+    static constexpr int panel = 16;
+
+    using Words = __m256i;
+    using Floats = __m256;
+
+    static Words load(const char* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
+    static Words low(Words bytes) { return _mm256_and_si256(bytes, _mm256_set1_epi8(0x0f)); }
+    static Words high(Words bytes) { return low(_mm256_srli_epi16(bytes, 4)); }
+
+    static Floats zero() { return _mm256_setzero_ps(); }
+    static Floats all(float value) { return _mm256_set1_ps(value); }
+    static Floats floats(const char* from) { return _mm256_loadu_ps(reinterpret_cast<const float*>(from)); }
+    static Floats halves(const char* from) {
+        return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+    }
+    static Floats to_floats(Words words) { return _mm256_cvtepi32_ps(words); }
+    static Floats product(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
+    static Floats sum(Floats a, Floats b) { return _mm256_add_ps(a, b); }
+    static Floats multiply_add(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
+    static void store(Floats value, float* out, std::int64_t left) {
+        if (left >= 8) {
+            _mm256_storeu_ps(out, value);
+            return;
+        }
+        alignas(32) float lanes[8];
+        _mm256_store_ps(lanes, value);
+        for (int i = 0; i < left; ++i) out[i] = lanes[i];
+    }
+
+#if defined(OCTAVO_PATH_AVX2_VNNI)
+    static constexpr bool unsigned_codes = true;
+    static constexpr int byte_rows = 6, byte_few_rows = 2;
+    static constexpr int block_rows = 3, block_few_rows = 1;
+
+    struct Bytes {
+        using Sum = __m256i;
+        static Sum start(std::int32_t correction) { return _mm256_set1_epi32(correction); }
+        static Sum add(Sum sum, Words weights, std::int32_t x) {
+            return _mm256_dpbusd_avx_epi32(sum, weights, _mm256_set1_epi32(x));
+        }
+        static Words finish(Sum sum, std::int32_t) { return sum; }
+    };
+    using Nibbles = Bytes;
+#else
+    static constexpr bool unsigned_codes = false;
+    static constexpr int byte_rows = 4, byte_few_rows = 2;
+    static constexpr int block_rows = 3, block_few_rows = 1;
+
+    // Signed weights: |w| as unsigned times x with the sign of w. |w| <= 128 and |x| <= 127: two products are 32,512 at
+    // most and do not saturate. (Unsigned weights, 128 higher, would.)
+    struct Bytes {
+        using Sum = __m256i;
+        static Sum start(std::int32_t) { return _mm256_setzero_si256(); }
+        static Sum add(Sum sum, Words weights, std::int32_t x) {
+            const __m256i pairs =
+                _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(_mm256_set1_epi32(x), weights));
+            return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+        }
+        static Words finish(Sum sum, std::int32_t correction) {
+            return _mm256_add_epi32(sum, _mm256_set1_epi32(correction));
+        }
+    };
+
+    // Codes of four bits: the sixteen products that one 16-bit lane sees in a block of 32 are 30,480 at most.
+    struct Nibbles {
+        using Sum = __m256i;
+        static Sum start(std::int32_t) { return _mm256_setzero_si256(); }
+        static Sum add(Sum sum, Words weights, std::int32_t x) {
+            return _mm256_add_epi16(sum, _mm256_maddubs_epi16(weights, _mm256_set1_epi32(x)));
+        }
+        static Words finish(Sum sum, std::int32_t correction) {
+            return _mm256_add_epi32(_mm256_madd_epi16(sum, _mm256_set1_epi16(1)), _mm256_set1_epi32(correction));
+        }
+    };
+#endif
+};
+
+}  // namespace
+}  // namespace octavo::OCTAVO_PATH

@@ -1,0 +1,215 @@
+"""Quantised linear layers of every path against the exact products of their codes, and their independence of rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from gguf import quants
+from gguf.constants import GGMLQuantizationType
+from numpy.typing import NDArray
+
+from native_helpers import F32, run_program, runtime
+from octavo import _native
+
+every_path = pytest.mark.parametrize("path", _native.available_paths(variants=True))
+every_form = pytest.mark.parametrize("form", ["int8", "q4_0", "q4_1", "q8_0"])
+every_block_form = pytest.mark.parametrize("form", ["q4_0", "q4_1", "q8_0"])
+
+INT8_SHAPES = [(1, 1), (5, 7), (33, 63), (31, 65), (100, 129), (960, 576), (576, 1536), (3000, 64)]
+BLOCK_SHAPES = [(1, 32), (5, 64), (33, 96), (31, 160), (100, 32), (960, 576), (576, 1536), (3000, 64)]
+"""[N, K]: ragged panels and groups, and the embedded model's layers."""
+
+Doubles = NDArray[np.float64]
+
+
+@dataclass
+class Layer:
+    """A weight, and the exact numbers that its codes stand for."""
+
+    weight: _native.Weight
+    codes: NDArray[np.int64]
+    """[N, K]"""
+    scales: Doubles
+    """[N, K / group]"""
+    minima: Doubles
+    group: int
+
+
+def linear(rt: _native.Runtime, x: F32, weight: _native.Weight) -> F32:
+    def build(program: _native.Program, source: int) -> int:
+        out = program.register(weight.out_features)
+        program.linear(out, source, weight)
+        return weight.out_features
+
+    return run_program(rt, x, build)
+
+
+def round_to_codes(x: F32) -> tuple[NDArray[np.int64], F32]:
+    """Each row to codes of -127 to 127 and a scale, as the kernels do it: in float32, ties to even."""
+    largest = np.abs(x).max(axis=1, keepdims=True)
+    with np.errstate(divide="ignore"):
+        factor = np.where(largest < 2.0**-100, np.float32(0), np.float32(127) / largest)
+    return np.rint(x * factor).astype(np.int64), largest / np.float32(127)
+
+
+def make(rt: _native.Runtime, form: str, shape: tuple[int, int], bias: F32 | None = None) -> Layer:
+    rng = np.random.default_rng(shape[0] * 10007 + shape[1])
+    values = rng.standard_normal(shape).astype(np.float32)
+    values[shape[0] // 2] = 0
+    if form == "int8":
+        codes, scales = round_to_codes(values)
+        stored = _native.EncodedMatrix((("F32", values.view(np.uint8)),), shape[1])
+        weight = _native.Weight(rt, stored, form, bias)
+        return Layer(weight, codes, scales.astype(np.float64), np.zeros_like(scales, np.float64), shape[1])
+    raw = quants.quantize(values, GGMLQuantizationType[form.upper()])
+    if form == "q8_0":
+        raw[0, 2:34] = 0x80  # -128, which rounding never gives but a file may hold
+    blocks = raw.reshape(shape[0], shape[1] // 32, -1)
+    halves = 2 if form == "q4_1" else 1
+    scales = np.ascontiguousarray(blocks[..., : 2 * halves]).view(np.float16).astype(np.float64)
+    stored_codes = blocks[..., 2 * halves :]
+    if form == "q8_0":
+        codes = stored_codes.view(np.int8).astype(np.int64)
+    else:
+        codes = np.concatenate([stored_codes & 15, stored_codes >> 4], axis=-1).astype(np.int64)
+        codes -= 8 if form == "q4_0" else 0
+    minima = scales[..., 1] if form == "q4_1" else np.zeros(scales.shape[:2])
+    stored = _native.EncodedMatrix(((form.upper(), raw),), shape[1])
+    return Layer(_native.Weight(rt, stored, form, bias), codes.reshape(shape), scales[..., 0], minima, 32)
+
+
+def exact(layer: Layer, x: F32) -> tuple[Doubles, Doubles]:
+    """The product of the codes in integers, scaled in float64; and the sum of the terms' magnitudes."""
+    rows, columns = x.shape
+    groups = columns // layer.group
+    codes, scales = round_to_codes(x.reshape(rows * groups, layer.group))
+    codes = codes.reshape(rows, groups, layer.group)
+    row_scales = scales.reshape(rows, groups).astype(np.float64)
+    weights = layer.codes.reshape(len(layer.codes), groups, layer.group)
+    total, size = np.zeros((rows, len(weights))), np.zeros((rows, len(weights)))
+    for group in range(groups):
+        dots = (
+            (codes[:, group] @ weights[:, group].T)
+            * row_scales[:, group, None]
+            * layer.scales[None, :, group]
+        )
+        moved = (
+            codes[:, group].sum(axis=1, keepdims=True)
+            * row_scales[:, group, None]
+            * layer.minima[None, :, group]
+        )
+        total += dots + moved
+        size += np.abs(dots) + np.abs(moved)
+    return total, size
+
+
+@every_path
+@every_form
+def test_every_output_is_the_exact_product_of_codes(path: str, form: str) -> None:
+    """But for the few float32 roundings that follow the integer sums."""
+    rt = runtime(path)
+    for shape in INT8_SHAPES if form == "int8" else BLOCK_SHAPES:
+        rng = np.random.default_rng(shape[0])
+        bias = rng.standard_normal(shape[0]).astype(np.float32)
+        plain, biased = make(rt, form, shape), make(rt, form, shape, bias)
+        for rows in (1, 2, 3, 5, 17):
+            x = (rng.standard_normal((rows, shape[1])) * 10.0 ** rng.integers(-3, 4, (rows, 1))).astype(
+                np.float32
+            )
+            x[-1] *= rows % 2  # now and then a row of zeros
+            total, size = exact(plain, x)
+            bound = (3 + 2 * shape[1] / plain.group) * 2.0**-24 * size + 1e-30
+            assert (np.abs(linear(rt, x, plain.weight) - total) <= bound).all(), (shape, rows)
+            error = np.abs(linear(rt, x, biased.weight) - (total + bias))
+            assert (error <= bound + 2.0**-23 * np.abs(total + bias)).all(), (shape, rows)
+
+
+@every_path
+@every_form
+def test_the_largest_sums_neither_saturate_nor_overflow(path: str, form: str) -> None:
+    """Codes at their limits, all of one sign: pairs of products reach 32,512, sums 2^31."""
+    rt = runtime(path)
+    columns = 131072 if form == "int8" else 4096
+    for sign in (1, -1):
+        x = np.full((2, columns), sign, np.float32)
+        if form == "int8":
+            raw, name = np.full((9, columns), -1, np.float32).view(np.uint8), "F32"
+        else:
+            nbytes = {"q4_0": 18, "q4_1": 20, "q8_0": 34}[form]
+            blocks = np.full((9, columns // 32, nbytes), 0x80 if form == "q8_0" else 0xFF, np.uint8)
+            blocks[..., : 4 if form == "q4_1" else 2] = np.tile(np.array([1], np.float16).view(np.uint8), 2)[
+                : 4 if form == "q4_1" else 2
+            ]
+            raw, name = blocks.reshape(9, -1), form.upper()
+        weight = _native.Weight(rt, _native.EncodedMatrix(((name, raw),), columns), form)
+        value = {"int8": -1, "q4_0": 7, "q4_1": 16, "q8_0": -128}[form]
+        np.testing.assert_allclose(linear(rt, x, weight), value * sign * columns, rtol=1e-6)
+
+
+@every_path
+@every_form
+def test_a_row_has_the_same_bits_in_any_company(path: str, form: str) -> None:
+    rng = np.random.default_rng(3)
+    one, two = runtime(path, 1), runtime(path, 2)
+    bias = rng.standard_normal(100).astype(np.float32)
+    x = rng.standard_normal((130, 96)).astype(np.float32)
+    layer, again = make(one, form, (100, 96), bias), make(two, form, (100, 96), bias)
+    alone = np.concatenate([linear(one, x[i : i + 1], layer.weight) for i in range(len(x))])
+    for rows in range(1, len(x) + 1):
+        assert np.array_equal(linear(two, x[:rows], again.weight), alone[:rows]), rows
+    order = rng.permutation(len(x))
+    assert np.array_equal(linear(one, x[order], layer.weight), alone[order])
+
+
+@every_form
+def test_instructions_change_no_bit_of_a_path(form: str) -> None:
+    """avx2 is one path, with AVX-VNNI or without; and integers with a scale are the same everywhere."""
+    x = np.random.default_rng(4).standard_normal((7, 192)).astype(np.float32)
+    available = _native.available_paths(variants=True)
+    paths = [path for path in available if form == "int8" or path.startswith("avx2")]
+    results = [linear(runtime(path), x, make(runtime(path), form, (70, 192)).weight) for path in paths]
+    assert all(np.array_equal(result, results[0]) for result in results)
+
+
+@every_path
+@every_form
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_stays_in_its_row(path: str, form: str, bad: float) -> None:
+    rt = runtime(path)
+    layer = make(rt, form, (33, 64))
+    x = np.random.default_rng(5).standard_normal((6, 64)).astype(np.float32)
+    expected = linear(rt, x, layer.weight)
+    x[2, 40] = bad
+    found = linear(rt, x, layer.weight)
+    assert np.isnan(found[2]).all()
+    assert np.array_equal(np.delete(found, 2, axis=0), np.delete(expected, 2, axis=0))
+
+
+@every_path
+@every_form
+def test_tiny_rows_are_zero_and_not_nan(path: str, form: str) -> None:
+    rt = runtime(path)
+    x = np.array([[1e-38], [1e-42], [0.0]], np.float32) * np.ones((1, 64), np.float32)
+    assert np.array_equal(linear(rt, x, make(rt, form, (9, 64)).weight), np.zeros((3, 9)))
+
+
+@every_block_form
+def test_blocks_keep_their_size(form: str) -> None:
+    """Packed for whole panels and nothing else: bytes an element as in the file."""
+    layer = make(runtime("portable"), form, (960, 576))
+    assert layer.weight.format == form
+    assert layer.weight.nbytes == 960 * 576 // 32 * {"q4_0": 18, "q4_1": 20, "q8_0": 34}[form]
+
+
+def test_what_cannot_be_kept_is_refused() -> None:
+    rt = runtime("portable")
+    stored = _native.EncodedMatrix((("Q8_0", np.zeros((4, 34), np.uint8)),), 32)
+    with pytest.raises(ValueError, match="stored as Q8_0 cannot be kept in blocks of Q4_1"):
+        _native.Weight(rt, stored, "q4_1")
+    with pytest.raises(ValueError, match="format is 'q5_0'"):
+        _native.Weight(rt, stored, "q5_0")
+    wide = _native.EncodedMatrix((("F32", np.zeros((1, 4 * 131073), np.uint8)),), 131073)
+    with pytest.raises(ValueError, match="131073 inputs; int8 takes 131072 at most"):
+        _native.Weight(rt, wide, "int8")
