@@ -76,15 +76,17 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def options(model: Path, dtype: str, **changes: Any) -> EngineOptions:
-    base = EngineOptions(model=str(model), dtype=dtype, num_blocks=400, max_num_seqs=64, seed=0, threads=2)
-    return replace(base, **changes)
+    """``dtype`` bf16, f32, or int8: weights of bytes."""
+    base = EngineOptions(model=str(model), num_blocks=400, max_num_seqs=64, seed=0, threads=2)
+    kept = {"quantization": dtype} if dtype == "int8" else {"dtype": dtype}
+    return replace(base, **kept, **changes)  # type: ignore[arg-type]
 
 
 def prompt(seed: int, tokens: int = PROMPT_TOKENS) -> list[int]:
     return np.random.default_rng(seed).integers(3, 200, tokens).tolist()
 
 
-@pytest.fixture(scope="module", params=["bf16", "f32"])
+@pytest.fixture(scope="module", params=["bf16", "f32", "int8"])
 def dtype(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -193,6 +195,64 @@ def test_preemption_changes_nothing(
     else:  # a restart samples its first tokens again, from the same bits
         assert len(watch.outputs) > OUTPUT_TOKENS
         assert logits.tobytes() == alone[1][watch.outputs].tobytes()
+
+
+SEVERAL = 5
+
+
+@pytest.fixture(scope="module")
+def each_alone(model: Path, dtype: str) -> list[list[int]]:
+    """What the requests with seed + i answer, each in an engine of its own."""
+    answers = []
+    for i in range(SEVERAL):
+        session = build_session(options(model, dtype, enable_prefix_caching=False))
+        sampled = replace(SAMPLED, seed=7 + i)
+        answers.append(run(session, [session.prepare(prompt(1), sampled)], 0)[0])
+    assert len(set(map(tuple, answers))) == SEVERAL, "seeds that agree show nothing"
+    return answers
+
+
+@pytest.mark.parametrize("caching", [True, False])
+@pytest.mark.parametrize("preemption", ["recompute", "restart"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"max_num_batched_tokens": 7},
+        {"block_size": 1, "num_blocks": 6400},
+        # Together the answers hold 9 blocks of the prompt and 3 of their own each: 24.
+        {"num_blocks": 16, "max_model_len": 256},
+        {"allocator": "reserved", "enable_prefix_caching": False},
+    ],
+    ids=lambda changes: ",".join(f"{name}={value}" for name, value in changes.items()),
+)
+def test_answers_to_one_prompt_are_those_of_requests_of_their_own(
+    model: Path,
+    dtype: str,
+    each_alone: list[list[int]],
+    changes: dict[str, Any],
+    preemption: str,
+    caching: bool,
+) -> None:
+    found = options(model, dtype, enable_prefix_caching=caching, preemption=preemption)
+    session = build_session(replace(found, **changes))
+    beside = [session.add(session.prepare(prompt(9, 30), GREEDY))]
+    answers = session.add_choices(session.prepare(prompt(1), replace(SAMPLED, n=SEVERAL)))
+    session.run([*beside, *answers])
+    assert [answer.token_ids for answer in answers] == each_alone
+    preemptions = sum(answer.preemptions for answer in answers)
+    assert (preemptions > 0) == ("num_blocks" in changes and "block_size" not in changes)
+    session.engine.drain()
+    assert session.engine.scheduler.pool_state.live == 0
+
+
+def test_first_tokens_come_from_one_row_of_logits(model: Path, dtype: str) -> None:
+    session = build_session(options(model, dtype))
+    request = session.prepare(prompt(1), replace(SAMPLED, n=4, max_tokens=1, logprobs=3))
+    answers = session.add_choices(request)
+    session.run(answers)
+    tops = [answer.logprobs[0].top_logprobs.tobytes() for answer in answers]
+    assert len(set(tops)) == 1 and len({answer.token_ids[0] for answer in answers}) > 1
 
 
 @pytest.mark.parametrize("path", _native.available_paths())

@@ -28,6 +28,13 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="More prompts, one a line (- is standard input); a .jsonl line is a string or an object with a prompt.",
 )
+@click.option(
+    "--n",
+    type=int,
+    default=1,
+    show_default=True,
+    help="Answers to each prompt, which is computed once; answer i has seed + i.",
+)
 @click.option("--max-tokens", type=int, help="Most tokens to generate. Default: until the model ends.")
 @click.option("--min-tokens", type=int, default=0, show_default=True, help="Fewest tokens to generate.")
 @click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy.")
@@ -100,14 +107,14 @@ def command(
         lines = LineSink(_to_stderr, verbose=verbose)
         session = build_session(options, lines=lines, record=file)
         requests = _prepare(session, texts, sampling, raw)
-        completions = [session.add(request) for request in requests]
+        answers = [session.add_choices(request) for request in requests]
         try:
-            if as_json or len(texts) > 1:
-                outputs = _print_as_they_end(session, completions, texts, as_json)
+            if as_json or len(texts) > 1 or sampling.n > 1:
+                outputs = _print_as_they_end(session, requests, answers, texts, as_json)
             else:
-                outputs = _stream(session, completions[0], texts[0])
+                outputs = _stream(session, answers[0][0], texts[0])
         finally:
-            session.abort([one for one in completions if not one.finished])
+            session.abort([one for choices in answers for one in choices if not one.finished])
             lines.flush(session.engine.clock.now())
     _closing_line(outputs)
 
@@ -119,8 +126,8 @@ def _to_stderr(line: str) -> None:
 def _sampling(flags: dict[str, Any]) -> SamplingParams:
     """Takes the sampling flags out of ``flags``; ``seed`` stays, as the engine derives each request's own."""
     names = (
-        "max_tokens", "min_tokens", "temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty",
-        "repetition_penalty", "stop", "ignore_eos",
+        "n", "max_tokens", "min_tokens", "temperature", "top_k", "top_p", "min_p", "presence_penalty",
+        "frequency_penalty", "repetition_penalty", "stop", "ignore_eos",
     )  # fmt: skip
     return SamplingParams(seed=flags["seed"], **{name: flags.pop(name) for name in names})
 
@@ -177,32 +184,43 @@ def _stream(session: Session, completion: Completion, text: str) -> list[Request
 
 
 def _print_as_they_end(
-    session: Session, completions: list[Completion], texts: list[str], as_json: bool
+    session: Session,
+    requests: list[Request],
+    answers: list[list[Completion]],
+    texts: list[str],
+    as_json: bool,
 ) -> list[RequestOutput]:
     """In the order of the prompts, each as soon as it and all before it have ended."""
     outputs = []
-    for completion, text in zip(completions, texts, strict=True):
-        session.run([completion])
-        output = session.output(completion, text)
+    for request, completions, text in zip(requests, answers, texts, strict=True):
+        session.run(completions)
+        output = session.outputs(request.request_id, completions, text)
         outputs.append(output)
         if as_json:
             click.echo(json.dumps(json_record(output), ensure_ascii=False))
-        else:
-            click.echo(f"--- {text}", err=True)
-            click.echo(output.outputs[0].text)
+            continue
+        for answer in output.outputs:
+            number = f" ({answer.index + 1} of {len(output.outputs)})" if len(output.outputs) > 1 else ""
+            click.echo(f"--- {text}{number}", err=True)
+            click.echo(answer.text)
     return outputs
 
 
 def json_record(output: RequestOutput) -> dict[str, object]:
-    """One line of ``--json``."""
-    answer, metrics = output.outputs[0], output.metrics
+    """One line of ``--json``: of several answers a list of choices."""
+    choices: list[dict[str, object]] = [
+        {"text": one.text, "token_ids": one.token_ids, "finish_reason": one.finish_reason}
+        for one in output.outputs
+    ]
+    told: dict[str, object] = choices[0]
+    if len(choices) > 1:
+        told = {"choices": [{"index": index, **choice} for index, choice in enumerate(choices)]}
+    metrics = output.metrics
     return {
-        "text": answer.text,
-        "token_ids": answer.token_ids,
+        **told,
         "prompt_tokens": len(output.prompt_token_ids),
-        "completion_tokens": len(answer.token_ids),
+        "completion_tokens": sum(len(one.token_ids) for one in output.outputs),
         "cached_tokens": output.num_cached_tokens,
-        "finish_reason": answer.finish_reason,
         "ttft_s": round(metrics.ttft_s, 6),
         "tokens_per_s": round(metrics.tokens_per_s, 3),
         "blocks_used": metrics.blocks_used,
@@ -212,7 +230,7 @@ def json_record(output: RequestOutput) -> dict[str, object]:
 
 
 def _closing_line(outputs: list[RequestOutput]) -> None:
-    tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
+    tokens = sum(len(answer.token_ids) for output in outputs for answer in output.outputs)
     first = outputs[0].metrics
     if len(outputs) == 1:
         _to_stderr(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from octavo.core.events import Admitted, Finished, Preempted, StepRecord
+from octavo.core.events import Admitted, Finished, Forked, Preempted, StepRecord
 from octavo.core.plan import FinishReason, TokenLogprobs
 from octavo.core.request import Request
 from octavo.text.stop import TextStream
@@ -26,6 +26,7 @@ class Completion:
     last_token_at: float | None = None
     cached_tokens: int = 0
     blocks_used: int = 0
+    """Most blocks at once; of one of several answers to a prompt, the most that they held together until it ended."""
     preemptions: int = 0
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
@@ -101,20 +102,32 @@ class CompletionBoard:
     def emit(self, record: StepRecord, now: float) -> None:
         self.changed = []
         ends: list[Finished] = []
+        forks: list[Forked] = []
         for event in record.events:
             if isinstance(event, Finished):
                 ends.append(event)
+            elif isinstance(event, Forked):
+                forks.append(event)
             elif isinstance(event, (Admitted, Preempted)):
                 completion = self.completions.get(event.request_id)
                 if completion is not None:
                     _note(completion, event)
         self._take_tokens(record, now)
+        for fork in forks:
+            self._share_prompt(fork)
         for end in ends:
             completion = self.completions.pop(end.request_id, None)
             if completion is not None:
-                completion.blocks_used = max(completion.blocks_used, end.blocks)
+                completion.blocks_used = max(completion.blocks_used, end.blocks, end.group_blocks)
                 completion.end(end.reason)
                 self.changed.append(completion)
+
+    def _share_prompt(self, fork: Forked) -> None:
+        """What the leader's prompt told belongs to each answer to it."""
+        completion, leader = self.completions.get(fork.request_id), self.completions.get(fork.parent_id)
+        if completion is not None and leader is not None:
+            completion.cached_tokens = leader.cached_tokens
+            completion.prompt_logprobs = list(leader.prompt_logprobs)
 
     def _take_tokens(self, record: StepRecord, now: float) -> None:
         plan, result = record.plan, record.result

@@ -72,6 +72,8 @@ class LLM:
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[str]:
         """The answer's text, piece by piece. Closing the iterator aborts the request and frees its blocks."""
         request = self.session.prepare(prompt, sampling_params or SamplingParams())
+        if request.sampling.n > 1:
+            raise RequestError(f"n is {request.sampling.n}, but a stream is of one answer", param="n")
         completion = self.session.add(request)
         try:
             yield from self.session.stream(completion)
@@ -80,14 +82,18 @@ class LLM:
                 self.session.abort([completion])
 
     def _run(self, requests: list[Request], texts: list[str | None], use_tqdm: bool) -> list[RequestOutput]:
-        completions = [self.session.add(request) for request in requests]
+        answers = [self.session.add_choices(request) for request in requests]
+        completions = [one for choices in answers for one in choices]
         try:
-            with tqdm(total=len(completions), desc="Requests", disable=not use_tqdm) as bar:
+            with tqdm(total=len(completions), desc="Answers", disable=not use_tqdm) as bar:
                 self._advance(completions, bar)
         except BaseException:
             self.session.abort([one for one in completions if not one.finished])
             raise
-        return [self.session.output(one, text) for one, text in zip(completions, texts, strict=True)]
+        return [
+            self.session.outputs(request.request_id, choices, text)
+            for request, choices, text in zip(requests, answers, texts, strict=True)
+        ]
 
     def _advance(self, completions: list[Completion], bar: tqdm[Any]) -> None:
         remaining = len(completions)

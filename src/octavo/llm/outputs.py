@@ -18,11 +18,13 @@ class CompletionOutput:
     """stop, length, abort or error; None while it runs."""
     logprobs: list[TokenLogprobs] | None = None
     index: int = 0
+    cumulative_logprob: float | None = None
+    """Sum over its tokens, where their log-probabilities were asked for."""
 
 
 @dataclass(slots=True)
 class RequestMetrics:
-    """Seconds and counts of one request."""
+    """Seconds and counts of one request, all its answers together."""
 
     ttft_s: float
     """From adding the request to its first token."""
@@ -31,7 +33,7 @@ class RequestMetrics:
     latency_s: float
     """From adding the request to its last token."""
     blocks_used: int
-    """Most blocks that the request held at once."""
+    """Most blocks that the request held at once; a block that several of its answers share counts once."""
     blocks_total: int
     """Blocks of the pool."""
     preemptions: int

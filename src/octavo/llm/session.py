@@ -114,17 +114,31 @@ class Session:
         return self.tokenizer.encode(rendered, add_special_tokens=False)
 
     def add(self, request: Request) -> Completion:
-        sampling = request.sampling
-        stream = TextStream(
-            self.tokenizer,
-            request.prompt_token_ids.tolist(),
-            stop=sampling.stop,
-            skip_special_tokens=sampling.skip_special_tokens,
-        )
-        completion = Completion(request, stream, added_at=self.engine.clock.now())
+        """The only answer to a request."""
+        assert request.sampling.n == 1, "several answers need add_choices"
+        return self.add_choices(request)[0]
+
+    def add_choices(self, request: Request) -> list[Completion]:
+        """All answers to a request, by their index."""
+        sampling, now = request.sampling, self.engine.clock.now()
+        prompt = request.prompt_token_ids.tolist()
+        completions = [
+            Completion(
+                choice,
+                TextStream(
+                    self.tokenizer,
+                    prompt,
+                    stop=sampling.stop,
+                    skip_special_tokens=sampling.skip_special_tokens,
+                ),
+                added_at=now,
+            )
+            for choice in request.choices()
+        ]
         self.engine.add(request)
-        self.board.add(completion)
-        return completion
+        for completion in completions:
+            self.board.add(completion)
+        return completions
 
     def step(self) -> list[Completion] | None:
         """One engine step: the completions that changed, or None when nothing was left to do."""
@@ -159,31 +173,50 @@ class Session:
         self.engine.drain()
 
     def output(self, completion: Completion, prompt: str | None) -> RequestOutput:
-        first, last = completion.first_token_at, completion.last_token_at
-        count = len(completion.token_ids)
-        spent = 0.0 if first is None or last is None else last - first
-        metrics = RequestMetrics(
-            ttft_s=0.0 if first is None else first - completion.added_at,
-            tokens_per_s=(count - 1) / spent if count > 1 and spent > 0 else 0.0,
-            latency_s=0.0 if last is None else last - completion.added_at,
-            blocks_used=completion.blocks_used,
-            blocks_total=self.engine.scheduler.pool_state.total,
-            preemptions=completion.preemptions,
-        )
-        sampling = completion.request.sampling
-        answer = CompletionOutput(
-            text=completion.text,
-            token_ids=completion.token_ids,
-            finish_reason=completion.finish_reason.name.lower() if completion.finished else None,
-            logprobs=completion.logprobs if sampling.logprobs is not None else None,
-        )
+        """Of a request with one answer."""
+        return self.outputs(completion.request.request_id, [completion], prompt)
+
+    def outputs(
+        self, request_id: str, completions: Sequence[Completion], prompt: str | None
+    ) -> RequestOutput:
+        """All answers to one request, as far as they have come."""
+        leader = completions[0]
+        sampling = leader.request.sampling
         return RequestOutput(
-            request_id=completion.request.request_id,
+            request_id=request_id,
             prompt=prompt,
-            prompt_token_ids=completion.request.prompt_token_ids.tolist(),
-            outputs=[answer],
-            num_cached_tokens=completion.cached_tokens,
-            metrics=metrics,
-            prompt_logprobs=None if sampling.prompt_logprobs is None else [None, *completion.prompt_logprobs],
-            finished=completion.finished,
+            prompt_token_ids=leader.request.prompt_token_ids.tolist(),
+            outputs=[completion_output(one, index) for index, one in enumerate(completions)],
+            num_cached_tokens=leader.cached_tokens,
+            metrics=self._metrics(completions),
+            prompt_logprobs=None if sampling.prompt_logprobs is None else [None, *leader.prompt_logprobs],
+            finished=all(one.finished for one in completions),
         )
+
+    def _metrics(self, completions: Sequence[Completion]) -> RequestMetrics:
+        firsts = [one.first_token_at for one in completions if one.first_token_at is not None]
+        lasts = [one.last_token_at for one in completions if one.last_token_at is not None]
+        added = completions[0].added_at
+        count = sum(len(one.token_ids) for one in completions)
+        spent = max(lasts) - min(firsts) if firsts else 0.0
+        return RequestMetrics(
+            ttft_s=min(firsts) - added if firsts else 0.0,
+            tokens_per_s=(count - len(firsts)) / spent if spent > 0 else 0.0,
+            latency_s=max(lasts) - added if lasts else 0.0,
+            blocks_used=max(one.blocks_used for one in completions),
+            blocks_total=self.engine.scheduler.pool_state.total,
+            preemptions=sum(one.preemptions for one in completions),
+        )
+
+
+def completion_output(completion: Completion, index: int) -> CompletionOutput:
+    """One answer, as far as it has come."""
+    asked = completion.request.sampling.logprobs is not None
+    return CompletionOutput(
+        text=completion.text,
+        token_ids=completion.token_ids,
+        finish_reason=completion.finish_reason.name.lower() if completion.finished else None,
+        logprobs=completion.logprobs if asked else None,
+        index=index,
+        cumulative_logprob=sum(one.logprob for one in completion.logprobs) if asked else None,
+    )

@@ -76,7 +76,7 @@ class Scheduler:
         return [] if plan is None else plan.forks[:, 1].tolist()
 
     def check(self, request: Request) -> None:
-        """Raise RequestError for an empty prompt or more answers than rows, ContextLengthError for what can never fit."""
+        """Raise RequestError for an empty prompt or too many answers, ContextLengthError for what can never fit."""
         check(request, self.config.max_model_len, self.allocator.pool_len, self.config.max_num_seqs)
 
     def add(self, request: Request) -> None:

@@ -53,7 +53,7 @@ class ChatGeneration(Generation):
         return self._object("chat.completion.chunk", [])
 
     def whole(self) -> dict[str, Any]:
-        whole = self._object("chat.completion", [self._choice(answer) for answer in self.answers])
+        whole = self._object("chat.completion", [self._choice(answer) for answer in self.best()])
         first = self.answers[0]
         if first.prompt_logprobs is not None:
             whole["prompt_logprobs"] = prompt_logprobs(first.prompt_logprobs, self.tokenizer)

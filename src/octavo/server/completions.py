@@ -31,7 +31,7 @@ class CompletionGeneration(Generation):
 
     def whole(self) -> dict[str, Any]:
         choices = []
-        for answer in self.answers:
+        for answer in self.best():
             everything = Delta(
                 answer.text,
                 answer.token_ids,

@@ -106,7 +106,9 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class _Add:
-    stream: Stream
+    request: Request
+    streams: list[Stream]
+    """Of its answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,15 +171,18 @@ class EngineThread:
         free = 0 if waiting else scheduler.config.max_num_seqs - scheduler.num_running
         return max(0, waiting + self._unread + more - free)
 
-    def submit(self, request: Request, arrived: float, signal: asyncio.Event) -> Stream:
-        """Hand over a checked request. ``arrived``: seconds of the engine's clock. Raises EngineDeadError."""
+    def submit(self, request: Request, arrived: float, signal: asyncio.Event) -> list[Stream]:
+        """Hand over a checked request; a stream for each of its answers. ``arrived``: seconds of the engine's clock.
+
+        Raises EngineDeadError.
+        """
         if self.failure is not None:
             raise EngineDeadError("the engine has died") from self.failure
-        stream = Stream(request, arrived, signal)
-        self._streams[request.request_id] = stream
+        streams = [Stream(choice, arrived, signal) for choice in request.choices()]
+        self._streams |= {stream.request.request_id: stream for stream in streams}
         self._unread += 1
-        self._inbox.put(_Add(stream))
-        return stream
+        self._inbox.put(_Add(request, streams))
+        return streams
 
     def end(self, stream: Stream, reason: FinishReason = FinishReason.ABORT) -> None:
         """End a request before the next step; its last delta still comes. Nothing happens if it has ended."""
@@ -241,8 +246,8 @@ class EngineThread:
             idle = False
             if isinstance(message, _Add):
                 read += 1
-                if (error := self._add(message.stream)) is not None:
-                    outcomes.append((message.stream, error))
+                if (error := self._add(message)) is not None:
+                    outcomes += [(stream, error) for stream in message.streams]
             elif isinstance(message, _End):
                 self.session.engine.finish(message.request_id, message.reason)
             elif isinstance(message, _Ask):
@@ -262,15 +267,17 @@ class EngineThread:
             self._on_idle()
             return self._inbox.get()
 
-    def _add(self, stream: Stream) -> OctavoError | None:
+    def _add(self, message: _Add) -> OctavoError | None:
         try:
-            stream.completion = self.session.add(stream.request)
+            completions = self.session.add_choices(message.request)
         except OctavoError as error:
             return error
-        self._running[stream.request.request_id] = stream
-        if self._observer is not None:
-            now = self.session.engine.clock.now()
-            self._observer.added(stream.request.request_id, stream.arrived, now)
+        now = self.session.engine.clock.now()
+        for stream, completion in zip(message.streams, completions, strict=True):
+            stream.completion = completion
+            self._running[stream.request.request_id] = stream
+            if self._observer is not None:
+                self._observer.added(stream.request.request_id, stream.arrived, now)
         return None
 
     def _step(self, outcomes: list[tuple[Stream, Delta | BaseException]]) -> None:

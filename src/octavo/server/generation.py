@@ -47,6 +47,10 @@ class Answer:
     finish_reason: FinishReason = FinishReason.RUNNING
     stop_reason: str | int | None = None
 
+    @property
+    def cumulative_logprob(self) -> float:
+        return sum(one.logprob for one in self.logprobs)
+
     def take(self, delta: Delta) -> None:
         self.text += delta.text
         self.token_ids += delta.token_ids
@@ -67,11 +71,13 @@ class Generation(ABC):
         self.tokenizer = tokenizer
         self.job = job
         self.body = body
-        self.answers = [Answer(index, index // job.n) for index in range(len(job.requests))]
+        self.answers = [
+            Answer(index, index // job.sampled) for index in range(len(job.requests) * job.sampled)
+        ]
         self._engine = engine
         self._signal = asyncio.Event()
         self.streams: list[Stream] = [
-            engine.submit(request, arrived, self._signal) for request in job.requests
+            stream for request in job.requests for stream in engine.submit(request, arrived, self._signal)
         ]
         options = body.stream_options
         self._include_usage = bool(options and options.include_usage)
@@ -181,10 +187,23 @@ class Generation(ABC):
 
     # ------------------------------------------------------------------ parts of answers
 
+    def best(self) -> list[Answer]:
+        """The answers to tell: of ``best_of`` to a prompt, the n whose tokens are the likeliest together."""
+        n, sampled = self.job.n, self.job.sampled
+        if sampled == n:
+            return self.answers
+        best = []
+        for first in range(0, len(self.answers), sampled):
+            ranked = sorted(self.answers[first : first + sampled], key=lambda one: -one.cumulative_logprob)
+            best += ranked[:n]
+        for index, answer in enumerate(best):
+            answer.index = index
+        return best
+
     def usage(self) -> dict[str, Any]:
         """Each prompt counts once, whatever n is; its cached tokens are those of its first choice."""
         generated = 0 if self.job.prompt_only else sum(len(answer.token_ids) for answer in self.answers)
-        cached = sum(stream.cached_tokens for stream in self.streams[:: self.job.n])
+        cached = sum(stream.cached_tokens for stream in self.streams[:: self.job.sampled])
         return usage(sum(map(len, self.job.prompts)), generated, cached)
 
     def usage_of(self, answer: Answer) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from octavo.core.constraint import Constraint
@@ -52,7 +52,11 @@ class Job:
     created: int
     """Seconds since 1970."""
     requests: tuple[Request, ...]
+    """One a prompt."""
     n: int
+    """Answers to each prompt that are told."""
+    sampled: int
+    """Answers to each prompt that are generated: n, or best_of."""
     prompts: tuple[list[int], ...]
     texts: tuple[str | None, ...]
     """Each prompt as it came; None for token ids and chats."""
@@ -221,12 +225,14 @@ class Preparer:
     def _job(self, draft: _Draft) -> Job:
         body, prompts = draft.body, draft.prompts
         n = 1 if body.n is None else body.n
-        self._check_fields(body, n, len(prompts))
+        sampled = n if body.best_of is None else body.best_of
+        self._check_choices(body, n, sampled, len(prompts))
+        self._check_fields(body)
         for prompt in prompts:
             self._check_length(len(prompt), draft.max_tokens)
         limit, capped_from = self._capped(draft.max_tokens, max(map(len, prompts)))
         try:
-            sampling = self._sampling(draft, limit)
+            sampling = self._sampling(draft, limit, n, sampled)
         except RequestError as error:
             if error.param == "max_tokens":
                 error.param = draft.max_tokens_field
@@ -235,14 +241,13 @@ class Preparer:
         requests = tuple(
             self.session.prepare(
                 prompt,
-                _child(sampling, choice),
+                sampling,
                 cache_salt=body.cache_salt,
-                request_id=f"{job_id}-{place * n + choice}",
+                request_id=f"{job_id}-{place}",
                 priority=body.priority or 0,
                 constraint=draft.constraint,
             )
             for place, prompt in enumerate(prompts)
-            for choice in range(n)
         )
         return Job(
             job_id=job_id,
@@ -250,15 +255,31 @@ class Preparer:
             created=int(time.time()),
             requests=requests,
             n=n,
+            sampled=sampled,
             prompts=tuple(prompts),
             texts=tuple(draft.texts),
             capped_from=capped_from,
             prompt_only=draft.prompt_only,
         )
 
-    def _check_fields(self, body: GenerationRequest, n: int, prompts: int) -> None:
-        if n < 1 or n * prompts > MAX_CHOICES:
-            raise bad_request(f"n is {n}; it must be at least 1, and prompts x n at most {MAX_CHOICES}", "n")
+    def _check_choices(self, body: GenerationRequest, n: int, sampled: int, prompts: int) -> None:
+        rows = self.session.engine.scheduler.config.max_num_seqs
+        field = "n" if body.best_of is None else "best_of"
+        if n < 1 or sampled * prompts > MAX_CHOICES:
+            limit = f"it must be at least 1, and prompts x {field} at most {MAX_CHOICES}"
+            raise bad_request(f"{field} is {sampled}; {limit}", field)
+        if sampled < n:
+            raise bad_request(f"best_of is {sampled} and n is {n}; best_of must be at least n", "best_of")
+        if sampled > rows:
+            raise bad_request(
+                f"{field} is {sampled}, but at most {rows} sequences run at once (--max-num-seqs)", field
+            )
+        if body.stream and sampled > n:
+            raise bad_request(
+                "which answers are the best is known at the end: best_of cannot stream", "best_of"
+            )
+
+    def _check_fields(self, body: GenerationRequest) -> None:
         if body.cache_salt == "":
             raise bad_request("cache_salt is empty; leave it out or give it characters", "cache_salt")
         priority = body.priority or 0
@@ -316,11 +337,13 @@ class Preparer:
             param="input_tokens",
         )
 
-    def _sampling(self, draft: _Draft, limit: int | None) -> SamplingParams:
+    def _sampling(self, draft: _Draft, limit: int | None, n: int, sampled: int) -> SamplingParams:
         body = draft.body
         fields = {
             name: getattr(body, name) for name in _PASSED_ON if getattr(body, name) is not None
         } | draft.extra
+        if sampled > n and fields.get("logprobs") is None:
+            fields["logprobs"] = 0  # what best_of compares
         stop = [body.stop] if isinstance(body.stop, str) else body.stop or []
         if len(stop) > MAX_STOP_STRINGS:
             raise bad_request(f"{len(stop)} stop strings; {MAX_STOP_STRINGS} are allowed", "stop")
@@ -332,6 +355,7 @@ class Preparer:
                     )
         return SamplingParams(
             **fields,
+            n=sampled,
             max_tokens=limit,
             seed=body.seed,
             stop=tuple(stop),
@@ -350,13 +374,6 @@ class Preparer:
 
 def _are_ids(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(type(item) is int for item in value)
-
-
-def _child(sampling: SamplingParams, choice: int) -> SamplingParams:
-    """Choice i of a request with a seed has seed + i."""
-    return (
-        sampling if sampling.seed is None or choice == 0 else replace(sampling, seed=sampling.seed + choice)
-    )
 
 
 def _bias(given: dict[str, float] | None) -> dict[int, float]:

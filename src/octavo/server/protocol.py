@@ -48,6 +48,7 @@ class GenerationRequest(Struct, kw_only=True):
 
     model: str | None = None
     n: int | None = None
+    best_of: int | None = None
     seed: int | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
@@ -135,7 +136,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "allowed_token_ids": (),
     "audio": (),
     "bad_words": ([],),
-    "best_of": (1,),
     "bypass_mm_cache": (False,),
     "chat_template": (),
     "early_stopping": (False,),

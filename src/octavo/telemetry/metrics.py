@@ -19,6 +19,7 @@ from octavo.core.events import (
     Admitted,
     Evicted,
     Finished,
+    Forked,
     PoolState,
     Preempted,
     RareEvent,
@@ -165,6 +166,8 @@ class Metrics:
     def _take(self, event: RareEvent, record: StepRecord, now: float) -> None:
         if isinstance(event, Admitted):
             self._admit(event, record)
+        elif isinstance(event, Forked):
+            self._fork(event)
         elif isinstance(event, Preempted):
             self.totals.preemptions += 1
             self.totals.preempted_tokens += event.tokens_to_recompute
@@ -199,6 +202,14 @@ class Metrics:
         if times is not None:
             times.admitted = self._planned
             self.histograms["request_queue_time_seconds"].observe(self._planned - times.arrived)
+
+    def _fork(self, event: Forked) -> None:
+        """Its prompt was counted with its leader's."""
+        self._last_token[event.row] = np.nan
+        times, leader = self._times.get(event.request_id), self._times.get(event.parent_id)
+        if times is not None and leader is not None:
+            times.row, times.admitted = event.row, leader.admitted
+            self.histograms["request_queue_time_seconds"].observe(times.admitted - times.arrived)
 
     def _looked_up(self, event: Admitted, record: StepRecord) -> bool:
         """Whether its prompt was searched for: one that wants its prompt's log-probabilities computes all of it."""

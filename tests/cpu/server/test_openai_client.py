@@ -89,6 +89,49 @@ def test_streams_of_several_choices_are_told_apart(client: Any) -> None:
     assert texts == [choice.text for choice in whole.choices]
 
 
+def test_a_stream_of_n_choices_shares_the_prompt(client: Any, server: ServerProcess) -> None:
+    forked = server.metric("prompt_tokens_total")
+    ask = {"model": "tiny", "prompt": "a b c d", "max_tokens": 6, "seed": 3}
+    whole = client.completions.create(**ask, n=4, extra_body=LONG)
+    texts = [""] * 4
+    usage = None
+    stream = client.completions.create(
+        **ask, n=4, stream=True, stream_options={"include_usage": True}, extra_body=LONG
+    )
+    for chunk in stream:
+        usage = chunk.usage or usage
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+    assert texts == [choice.text for choice in whole.choices]
+    assert usage is not None and usage.completion_tokens == 24
+    assert usage.prompt_tokens == whole.usage.prompt_tokens
+    assert server.metric("prompt_tokens_total") - forked == 2 * usage.prompt_tokens, (
+        "one prefill for all choices"
+    )
+
+
+def test_best_of_tells_the_likeliest_of_those_that_n_tells(client: Any) -> None:
+    ask = {"model": "tiny", "prompt": "a b c d", "max_tokens": 6, "seed": 3, "temperature": 1.5}
+    every = client.completions.create(**ask, n=5, logprobs=0, extra_body=LONG)
+    ranked = sorted(every.choices, key=lambda choice: -sum(choice.logprobs.token_logprobs))
+    best = client.completions.create(**ask, n=2, best_of=5, extra_body=LONG)
+    assert [choice.text for choice in best.choices] == [choice.text for choice in ranked[:2]]
+    assert [choice.index for choice in best.choices] == [0, 1]
+    assert best.choices[0].logprobs is None, "nobody asked"
+    assert best.usage.completion_tokens == 30, "all that were generated"
+
+
+def test_chats_have_several_choices_too(client: Any) -> None:
+    ask = {"model": "tiny", "messages": [{"role": "user", "content": "a"}], "max_tokens": 5, "seed": 1}
+    whole = client.chat.completions.create(**ask, n=3, extra_body=LONG)
+    assert len({choice.message.content for choice in whole.choices}) == 3
+    texts = [""] * 3
+    for chunk in client.chat.completions.create(**ask, n=3, stream=True, extra_body=LONG):
+        for choice in chunk.choices:
+            texts[choice.index] += choice.delta.content or ""
+    assert texts == [choice.message.content for choice in whole.choices]
+
+
 def test_many_asynchronous_clients_get_their_own_answers(server: ServerProcess) -> None:
     async def ask(client: Any, number: int) -> str:
         pieces = []
