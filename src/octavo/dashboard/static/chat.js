@@ -9,7 +9,8 @@ import { eventData, post } from "./server.js";
 export function chatView({ model, onRequest, onEnd }) {
   const turns = [];
   /** Finished turns: [{role, content}]. */
-  const list = h("ol", { class: "chat", "aria-live": "polite", "aria-label": "Conversation" });
+  const list = h("ol", {});
+  const frame = h("div", { class: "chat", role: "log", "aria-label": "Conversation", tabindex: "0" }, list);
   const field = h("textarea", { id: "chat-text", rows: "2", placeholder: "Ask the model something" });
   const length = h("input", { type: "number", id: "chat-length", min: "1", max: "2000", value: "120" });
   const send = h("button", { type: "submit", class: "primary" }, "Send");
@@ -27,7 +28,7 @@ export function chatView({ model, onRequest, onEnd }) {
     const words = h("div", { class: "words" }, text);
     const foot = h("div", { class: "hint foot" });
     list.append(h("li", { class: role }, h("span", { class: "who" }, role === "user" ? "You" : "Model"), words, foot));
-    list.scrollTop = list.scrollHeight;
+    frame.scrollTop = frame.scrollHeight;
     return { words, foot };
   }
 
@@ -57,12 +58,12 @@ export function chatView({ model, onRequest, onEnd }) {
         if (choice?.delta?.content) {
           text += choice.delta.content;
           answer.words.textContent = text;
-          list.scrollTop = list.scrollHeight;
+          frame.scrollTop = frame.scrollHeight;
         }
       }
       turns.push({ role: "user", content: question }, { role: "assistant", content: text });
       answer.foot.textContent = account(usage, reason);
-      list.scrollTop = list.scrollHeight;
+      frame.scrollTop = frame.scrollHeight;
     } catch (error) {
       answer.foot.textContent = control.signal.aborted ? "stopped" : `failed: ${error.message}`;
     } finally {
@@ -105,7 +106,7 @@ export function chatView({ model, onRequest, onEnd }) {
         { class: "hint" },
         "Your blocks light up in the map. Ask again, and the conversation so far is found in the pool; ask while an answer is still coming, and both share its blocks.",
       ),
-      list,
+      frame,
       form,
     ),
   };
