@@ -47,10 +47,8 @@ class Stop:
     """Running ones, oldest first: id, block table, tokens held."""
     waiting: tuple[str, ...]
     cells: tuple[dict[str, Any], ...]
-    """Every block: state, holders, filled slots."""
+    """Every block: state, holders, slots and how many of them are filled."""
     pool: dict[str, int]
-    frame: dict[str, Any]
-    """A snapshot for the map."""
 
 
 def own(number: int, tokens: int) -> Segment:
@@ -82,14 +80,14 @@ class Walk:
 
     def _stop(self, title: str, text: list[str], blocks: list[int], formula: Formula) -> Stop:
         pool = self._pool
-        frame = pool.look()
+        events = pool.told()
         pool.records.clear()
         state = pool.allocator.state()
         return Stop(
             title=title,
             text=tuple(text),
             step=pool.steps,
-            events=tuple(entry["line"] for entry in frame["log"]),
+            events=tuple(events),
             blocks=tuple(blocks),
             formula=formula,
             requests=tuple(
@@ -99,7 +97,6 @@ class Walk:
             waiting=tuple(pool.waiting()),
             cells=tuple(pool.cells()),
             pool={"live": state.live, "cached": state.cached, "free": state.free, "total": state.total},
-            frame=frame,
         )
 
     # ------------------------------------------------------------------ the moments

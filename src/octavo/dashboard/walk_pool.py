@@ -146,10 +146,11 @@ class WalkPool:
     def cells(self) -> list[dict[str, Any]]:
         """Every block: its state, who holds it, how full it is."""
         cells: list[dict[str, Any]] = [
-            {"state": "free", "holders": [], "filled": 0} for _ in range(CACHE.num_blocks)
+            {"state": "free", "holders": [], "filled": 0, "slots": CACHE.block_size}
+            for _ in range(CACHE.num_blocks)
         ]
         for block in self.cached():
-            cells[block] = {"state": "cached", "holders": [], "filled": CACHE.block_size}
+            cells[block] |= {"state": "cached", "filled": CACHE.block_size}
         for row in self.rows():
             for place, block in enumerate(row.blocks):
                 cell = cells[block]
@@ -159,9 +160,9 @@ class WalkPool:
                 cell["filled"] = max(cell["filled"], filled)
         return cells
 
-    def look(self) -> dict[str, Any]:
-        """A snapshot for the map, with the events since the latest one."""
-        return self._source.snapshot(self._clock.now())
+    def told(self) -> list[str]:
+        """What the scheduler decided since the latest call, a line each, in the words of the page's log."""
+        return [entry["line"] for entry in self._source.delta(self._clock.now())["log"]]
 
 
 def block_bytes() -> int:
