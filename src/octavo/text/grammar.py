@@ -78,6 +78,10 @@ class GrammarCompiler:
         backend = self._get_backend()
         limits = llguidance.LLParserLimits(max_lexer_states=MAX_LEXER_STATES)
         matcher = llguidance.LLMatcher(backend, grammar, log_level=0, limits=limits)
+        if not matcher.is_error():
+            # The first mask is the dear one (a second and more for a hostile pattern) and may find that the limits do
+            # not suffice: better here, in a worker thread and as a refusal, than in the engine's step. Copies share it.
+            matcher.compute_bitmask()
         if matcher.is_error():
             raise RequestError(f"{param} is not valid: {_first_line(matcher.get_error())}", param=param)
         return GrammarConstraint(matcher, backend.eos_token, self._vocab_size)

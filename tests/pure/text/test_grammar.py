@@ -143,3 +143,22 @@ def test_any_text_is_a_grammar_or_a_mistake(grammars: GrammarCompiler, text: str
         grammars.compile(kind, text, param="p").start(np.zeros(0, np.int32))
     except RequestError as error:
         assert error.param == "p"
+
+
+@pytest.mark.model
+def test_what_exceeds_the_limits_at_its_first_token_is_refused(embedded_model: Path) -> None:
+    """It compiles, but no mask over a real vocabulary can be made of it: an answer would be empty without a reason."""
+    tokenizer = load_tokenizer(embedded_model)
+    with pytest.raises(RequestError, match="p is not valid: lexer error: too many expressions"):
+        GrammarCompiler(tokenizer, tokenizer.vocab_size).compile("regex", "a{2147483647}", param="p")
+
+
+def test_the_dear_first_mask_is_made_while_compiling(grammars: GrammarCompiler) -> None:
+    source = "start: " + " ".join(['"a"?'] * 3000)
+    constraint = grammars.compile("lark", source, param="p")
+    began = time.monotonic()
+    constraint._matcher.deep_copy().compute_bitmask()
+    warm = time.monotonic() - began
+    began = time.monotonic()
+    grammars.compile("lark", source.replace('"a"', '"b"'), param="p")
+    assert warm < (time.monotonic() - began) / 10
