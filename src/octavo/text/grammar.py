@@ -78,12 +78,9 @@ class GrammarCompiler:
         backend = self._get_backend()
         limits = llguidance.LLParserLimits(max_lexer_states=MAX_LEXER_STATES)
         matcher = llguidance.LLMatcher(backend, grammar, log_level=0, limits=limits)
-        if not matcher.is_error():
-            # The first mask is the dear one (a second and more for a hostile pattern) and may find that the limits do
-            # not suffice: better here, in a worker thread and as a refusal, than in the engine's step. Copies share it.
-            matcher.compute_bitmask()
-        if matcher.is_error():
-            raise RequestError(f"{param} is not valid: {_first_line(matcher.get_error())}", param=param)
+        problem = matcher.get_error() or _first_step(matcher, self._vocab_size)
+        if problem:
+            raise RequestError(f"{param} is not valid: {_first_line(problem)}", param=param)
         return GrammarConstraint(matcher, backend.eos_token, self._vocab_size)
 
     def _get_backend(self) -> LLTokenizer:
@@ -125,8 +122,7 @@ class GrammarMask:
 
     def apply(self, logits: NDArray[np.float32]) -> None:
         if not self._matcher.is_stopped():
-            bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-            allowed = np.unpackbits(bits, bitorder="little")[: self._vocab_size].view(np.bool_)
+            allowed = _allowed(self._matcher, self._vocab_size)
             if not self._matcher.is_error() and allowed.any():
                 logits[~allowed] = -np.inf
                 return
@@ -137,6 +133,25 @@ class GrammarMask:
     def advance(self, token_id: int) -> None:
         if not self._matcher.is_stopped():
             self._matcher.consume_token(token_id)
+
+
+def _allowed(matcher: LLMatcher, vocab_size: int) -> NDArray[np.bool_]:
+    """bool [V]: tokens that may follow."""
+    bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+    return np.unpackbits(bits, bitorder="little")[:vocab_size].view(np.bool_)
+
+
+def _first_step(matcher: LLMatcher, vocab_size: int) -> str:
+    """What goes wrong at the first token; empty if nothing does. ``matcher`` stays at its start.
+
+    The first mask is the dear one (a second for a hostile pattern) and may find that the limits do not suffice: better
+    here, in a worker thread and as a refusal, than in the engine's step. Copies of the matcher share what it computed.
+    """
+    first = np.flatnonzero(_allowed(matcher, vocab_size))
+    trial = matcher.deep_copy()
+    if first.size:
+        trial.consume_token(int(first[0]))
+    return str(trial.get_error())
 
 
 def _first_line(text: str) -> str:

@@ -149,16 +149,11 @@ def test_any_text_is_a_grammar_or_a_mistake(grammars: GrammarCompiler, text: str
 def test_what_exceeds_the_limits_at_its_first_token_is_refused(embedded_model: Path) -> None:
     """It compiles, but no mask over a real vocabulary can be made of it: an answer would be empty without a reason."""
     tokenizer = load_tokenizer(embedded_model)
-    with pytest.raises(RequestError, match="p is not valid: lexer error: too many expressions"):
+    with pytest.raises(RequestError, match=r"p is not valid: .*too many expressions"):
         GrammarCompiler(tokenizer, tokenizer.vocab_size).compile("regex", "a{2147483647}", param="p")
 
 
-def test_the_dear_first_mask_is_made_while_compiling(grammars: GrammarCompiler) -> None:
-    source = "start: " + " ".join(['"a"?'] * 3000)
-    constraint = grammars.compile("lark", source, param="p")
-    began = time.monotonic()
-    constraint._matcher.deep_copy().compute_bitmask()
-    warm = time.monotonic() - began
-    began = time.monotonic()
-    grammars.compile("lark", source.replace('"a"', '"b"'), param="p")
-    assert warm < (time.monotonic() - began) / 10
+def test_a_parser_that_gives_up_at_the_first_token_is_told(grammars: GrammarCompiler) -> None:
+    with pytest.raises(RequestError, match=r"p is not valid: Parser Error: Current row has .* max is 2000"):
+        grammars.compile("lark", "start: " + " ".join(['"a"?'] * 3000), param="p")
+    assert grammars.compile("lark", "start: " + " ".join(['"a"?'] * 300), param="p")
