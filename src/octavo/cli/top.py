@@ -56,7 +56,8 @@ def fetch(url: str, key: str | None) -> dict[str, Any]:
         with urllib.request.urlopen(request, timeout=10) as answer:
             state: dict[str, Any] = json.load(answer)
     except urllib.error.HTTPError as error:
-        hint = "; give it with --api-key" if error.code == 401 else ""
+        wanted = "the key is not one of the server's" if key else "give it a key with --api-key"
+        hint = f"; {wanted}" if error.code == 401 else ""
         raise ConfigError(f"{url} answers {error.code} {error.reason}{hint}") from error
     except (OSError, ValueError) as error:
         raise ConfigError(f"no Octavo server at {url}: {error}") from error

@@ -6,7 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from server_process import ServerProcess
+import pytest
+
+from server_process import ServerProcess, serving
 
 OCTAVO = str(Path(sys.executable).with_name("octavo"))
 
@@ -53,3 +55,21 @@ def test_no_server_is_one_line() -> None:
     assert shown.returncode == 2
     assert len(shown.stderr.splitlines()) == 1
     assert "no Octavo server at http://127.0.0.1:9" in shown.stderr
+
+
+def test_a_server_with_a_key(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OCTAVO_API_KEY", raising=False)
+    with serving(model, "--num-gpu-blocks-override", "50", "--api-key", "sesame") as locked:
+        refused = top(locked.url)
+        assert refused.returncode == 2
+        (line,) = refused.stderr.splitlines()
+        assert line.endswith("answers 401 Unauthorized; give it a key with --api-key")
+        wrong = top(locked.url, "--api-key", "other")
+        assert wrong.returncode == 2
+        assert "the key is not one of the server's" in wrong.stderr
+        shown = top(locked.url, "--api-key", "sesame")
+        assert shown.returncode == 0, shown.stderr
+        assert "50 blocks of 16 tokens" in shown.stdout
+        monkeypatch.setenv("OCTAVO_API_KEY", "sesame")
+        assert top(locked.url).returncode == 0
+        assert "sesame" not in locked.output
