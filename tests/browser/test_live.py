@@ -236,7 +236,7 @@ def test_without_the_plot_library_there_are_tables(
 
     page = open_page(live.url, before=without)
     page.wait_for_selector("text=The plot library is not installed here")
-    page.wait_for_function("() => document.querySelector('.plot table tbody td')?.textContent === '0.00'")
+    page.wait_for_function("() => document.querySelector('.plot table tbody td')?.textContent === '0'")
     assert page.locator(".plot canvas").count() == 0
 
 

@@ -55,6 +55,7 @@ export const count = (value) => (Number.isFinite(value) ? WHOLE.format(value) : 
 /** A number with about three significant digits. */
 export function short(value) {
   if (!Number.isFinite(value)) return "–";
+  if (Number.isInteger(value)) return WHOLE.format(value);
   const size = Math.abs(value);
   return size >= 100 ? WHOLE.format(value) : size >= 10 ? value.toFixed(1) : value.toFixed(2);
 }

@@ -21,7 +21,7 @@ const ago = (value) => (Math.abs(value) < 0.05 ? "now" : `${short(value).replace
 export function figuresView() {
   const tiles = h("dl", { class: "tiles" });
   const misses = h("p", { class: "hint" });
-  const x = { label: "seconds before now", format: ago };
+  const x = { label: "at", format: ago };
   const charts = [
     plot({
       title: "Blocks",

@@ -112,10 +112,16 @@ export class PoolMap {
   _followUse() {
     let last = this.total - 1;
     while (last >= 0 && this.state.flags[last] === 0) last--;
-    const shown = Math.min(this.total, Math.max(FOLLOW_MIN, powerAbove(last + 1)));
+    const shown = Math.min(this.total, Math.max(FOLLOW_MIN, this._room(), powerAbove(last + 1)));
     // Grows at once and shrinks only when much less is used, so that the map does not breathe.
     if (shown > this.shown || shown * 4 <= this.shown || this.first !== 0) [this.first, this.shown] = [0, shown];
     this.shown = Math.min(this.shown, this.total);
+  }
+
+  /** Blocks that fit at the largest cells. */
+  _room() {
+    const box = this.canvas.getBoundingClientRect();
+    return Math.floor(box.width / CELL_MAX) * Math.floor(box.height / CELL_MAX);
   }
 
   _layout() {
