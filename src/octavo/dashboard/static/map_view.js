@@ -125,7 +125,7 @@ export function mapView({ label = "Memory map", onSelect, legend = true } = {}) 
   const map = new PoolMap(canvas, { onHover, onSelect, onView });
   let asked = 0;
 
-  function onHover(block, box) {
+  function onHover(block, box, moved) {
     note.hidden = block === null;
     if (block === null) return;
     const state = map.state;
@@ -137,7 +137,7 @@ export function mapView({ label = "Memory map", onSelect, legend = true } = {}) 
     const under = box.top + box.side + 8;
     note.style.left = `${left}px`;
     note.style.top = `${under + height > window.innerHeight ? box.top - height - 8 : under}px`;
-    if (document.activeElement === canvas) spoken.textContent = lines.join(", ");
+    if (moved && document.activeElement === canvas) spoken.textContent = lines.join(", ");
   }
 
   function onView({ first, shown: blocks, perCell, total }) {

@@ -16,7 +16,8 @@ const powerAbove = (value) => 2 ** Math.ceil(Math.log2(Math.max(1, value)));
 
 export class PoolMap {
   /**
-   * `onHover(block, box)`: the block under the pointer or the cursor and its cell on the page, or null.
+   * `onHover(block, box, moved)`: the block under the pointer or the cursor and its cell on the page, or null; `moved`
+   * is false where only the picture has changed.
    * `onSelect(block)`: clicked, or Enter. `onView(view)`: what is shown has changed.
    */
   constructor(canvas, { onHover, onSelect, onView } = {}) {
@@ -35,8 +36,9 @@ export class PoolMap {
     this._pending = false;
     this._colours = null;
     this._grid = null;
-    canvas.addEventListener("pointermove", (event) => this._hover(this._blockAt(event)));
-    canvas.addEventListener("pointerleave", () => this._hover(null));
+    this._pointer = null;
+    canvas.addEventListener("pointermove", (event) => this._point(event));
+    canvas.addEventListener("pointerleave", () => this._point(null));
     canvas.addEventListener("click", (event) => this._click(this._blockAt(event)));
     canvas.addEventListener("keydown", (event) => this._key(event));
     canvas.addEventListener("blur", () => this._hover(null));
@@ -180,6 +182,7 @@ export class PoolMap {
     if (this.cursor !== null) this._outlineBlock(this.cursor, 2, this._colours.ink);
     context.putImageData(this._image, 0, 0);
     this.drawMs = performance.now() - began;
+    if (this._pointer !== null || this.cursor !== null) this._hover(this._blockAt(this._pointer), false);
     const view = `${this.first} ${this.shown} ${grid.perCell} ${this.total}`;
     if (view !== this._view) {
       this._view = view;
@@ -287,12 +290,12 @@ export class PoolMap {
 
   // ---------------------------------------------------------------- pointer and keys
 
-  _blockAt(event) {
+  _blockAt(place) {
     const grid = this._grid;
-    if (grid === null) return null;
+    if (grid === null || place === null) return null;
     const box = this.canvas.getBoundingClientRect();
-    const column = Math.floor(((event.clientX - box.left) * grid.ratio) / grid.size);
-    const row = Math.floor(((event.clientY - box.top) * grid.ratio) / grid.size);
+    const column = Math.floor(((place.clientX - box.left) * grid.ratio) / grid.size);
+    const row = Math.floor(((place.clientY - box.top) * grid.ratio) / grid.size);
     const cell = row * grid.columns + column;
     return column < 0 || column >= grid.columns || cell < 0 || cell >= grid.cells
       ? null
@@ -310,9 +313,14 @@ export class PoolMap {
     };
   }
 
-  _hover(block) {
+  _point(event) {
+    this._pointer = event && { clientX: event.clientX, clientY: event.clientY };
+    this._hover(this._blockAt(this._pointer));
+  }
+
+  _hover(block, moved = true) {
     if (block === null && document.activeElement === this.canvas && this.cursor !== null) block = this.cursor;
-    this.onHover(block, block === null ? null : this.cellBox(block));
+    this.onHover(block, block === null ? null : this.cellBox(block), moved);
   }
 
   _click(block) {
@@ -339,6 +347,7 @@ export class PoolMap {
     else if (event.key === "Escape") this.cursor = null;
     else return;
     event.preventDefault();
+    this._pointer = null;
     this._schedule();
     this._hover(this.cursor);
   }
