@@ -1,8 +1,9 @@
 """Linear layers of SmolLM2-135M beside the limits of this machine, measured in the same process.
 
-    python benchmarks/kernels.py [--path avx512_bf16] [--dtype bf16] [--threads 2] [--rows 1 4 16 64 256] [--json]
+    python benchmarks/kernels.py [--path avx512_bf16] [--format bf16] [--threads 2] [--rows 1 4 16 64 256] [--json]
 
 ``of limit`` is the time that memory bandwidth or arithmetic alone would take, whichever is longer, over the time taken.
+Arithmetic is the multiply-add of the weights' own kind: float32, bf16, or for quantised weights products of bytes.
 Bandwidth is probed right before and after each number of rows, and the better one counts: on a shared host it moves by
 a factor of two.
 """
@@ -22,6 +23,8 @@ LAYERS = {"qkv": (960, 576), "o": (576, 576), "gate_up": (3072, 576), "down": (5
 COPIES = 30
 """Layers of the model: with as many different weights none stays in a core's own cache from one pass to the next."""
 HEAD = ("lm_head", (49152, 576))
+BLOCKS = {"q4_0": (18, 1), "q4_1": (20, 2), "q8_0": (34, 1)}
+"""Bytes of a block of 32, and the 16-bit scales in front of its codes."""
 
 
 def machine() -> str:
@@ -32,21 +35,28 @@ def machine() -> str:
 
 
 class Bench:
-    def __init__(self, path: str, dtype: str, threads: int) -> None:
+    def __init__(self, path: str, form: str, threads: int) -> None:
         self.runtime = _native.Runtime(path, threads)
-        self.dtype = dtype
+        self.form = form
         self.kv = _native.KVStorage(self.runtime, 1, 16, 1, 1, 8, "f32")
         self.layers = [
             (name, shape, self.weight(shape)) for _ in range(COPIES) for name, shape in LAYERS.items()
         ]
         self.layers.append((HEAD[0], HEAD[1], self.weight(HEAD[1])))
+        self.bytes = {name: weight.nbytes for name, _, weight in self.layers}
+        self.bytes["step"] = sum(weight.nbytes for _, _, weight in self.layers)
 
     def weight(self, shape: tuple[int, int]) -> _native.Weight:
-        """Random; as bf16 the upper halves of float32."""
-        matrix = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
-        if self.dtype == "bf16":
-            return _native.Weight(self.runtime, (matrix.view(np.uint32) >> 16).astype(np.uint16))
-        return _native.Weight(self.runtime, matrix)
+        """Random."""
+        rng = np.random.default_rng(0)
+        if self.form not in BLOCKS:
+            stored = ("F32", rng.standard_normal(shape, dtype=np.float32).view(np.uint8))
+            return _native.Weight(self.runtime, _native.EncodedMatrix((stored,), shape[1]), self.form)
+        nbytes, scales = BLOCKS[self.form]
+        blocks = rng.integers(0, 256, (shape[0], shape[1] // 32, nbytes), np.uint8)
+        blocks[..., : 2 * scales] = np.full(scales, 0.01, np.float16).view(np.uint8)
+        stored = (self.form.upper(), blocks.reshape(shape[0], -1))
+        return _native.Weight(self.runtime, _native.EncodedMatrix((stored,), shape[1]), self.form)
 
     def seconds(self, rows: int, passes: int) -> dict[str, float]:
         """Time of one layer of each name and of the whole model, from passes over it."""
@@ -76,16 +86,17 @@ class Bench:
 
     def report(self, rows: int) -> dict[str, object]:
         before = _native.probe_bandwidth(self.runtime)
-        peak = _native.probe_flops(self.runtime, self.dtype)
+        kind = self.form if self.form in ("f32", "bf16") else "int8"
+        peak = _native.probe_flops(self.runtime, kind)
         times = self.seconds(rows, passes=4 if rows >= 64 else 12)
         bandwidth = max(before, _native.probe_bandwidth(self.runtime))
-        peak = max(peak, _native.probe_flops(self.runtime, self.dtype))
+        peak = max(peak, _native.probe_flops(self.runtime, kind))
         shapes = {**LAYERS, HEAD[0]: HEAD[1]}
         elements = {name: n * k for name, (n, k) in shapes.items()}
         elements["step"] = sum(elements[name] * COPIES for name in LAYERS) + elements[HEAD[0]]
         layers = {}
         for name, spent in times.items():
-            gbytes = elements[name] * (2 if self.dtype == "bf16" else 4) / 1e9
+            gbytes = self.bytes[name] / 1e9
             gflop = 2 * rows * elements[name] / 1e9
             layers[name] = {
                 "us": spent * 1e6,
@@ -101,14 +112,14 @@ def main() -> None:
     parser.add_argument(
         "--path", default=_native.available_paths()[0], choices=_native.available_paths(variants=True)
     )
-    parser.add_argument("--dtype", default="bf16", choices=["bf16", "f32"])
+    parser.add_argument("--format", default="bf16", choices=["bf16", "f32", "int8", *BLOCKS])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 4, 16, 64, 256])
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    bench = Bench(options.path, options.dtype, options.threads)
+    bench = Bench(options.path, options.format, options.threads)
     results = [bench.report(rows) for rows in options.rows]
-    head = {"machine": machine(), "path": options.path, "dtype": options.dtype, "threads": options.threads}
+    head = {"machine": machine(), "path": options.path, "format": options.format, "threads": options.threads}
     if options.json:
         print(json.dumps({**head, "results": results}))
         return

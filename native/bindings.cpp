@@ -84,7 +84,11 @@ void bind_runtime(nb::module_& m) {
     m.def("probe_bandwidth", &probe_bandwidth, "runtime"_a, nb::call_guard<nb::gil_scoped_release>());
     m.def(
         "probe_flops",
-        [](Runtime& runtime, const std::string& dtype) { return probe_flops(runtime, element_type(dtype)); },
+        [](Runtime& runtime, const std::string& dtype) {
+            if (dtype == "int8") return probe_flops(runtime, Arithmetic::int8);
+            const bool bf16 = element_type(dtype) == ElementType::bf16;
+            return probe_flops(runtime, bf16 ? Arithmetic::bf16 : Arithmetic::f32);
+        },
         "runtime"_a, "dtype"_a, nb::call_guard<nb::gil_scoped_release>());
 }
 

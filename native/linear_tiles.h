@@ -28,11 +28,17 @@ using TileFunction = void (*)(const Tile&);
 // end of all past the memory, which is harmless.
 constexpr std::int64_t kAheadBytes = 4096;
 
+// Of P panels side by side each goes on P panels further: past its end lies what its neighbour has read already.
+template <int P>
+inline std::int64_t bytes_ahead(const Tile& tile, const char* weight) {
+    if (P == 1 || weight + kAheadBytes < tile.weight + tile.panel_bytes) return kAheadBytes;
+    return kAheadBytes + (P - 1) * tile.panel_bytes;
+}
+
 template <int Lines, int P>
-inline void prefetch(const char* weight, std::int64_t panel_bytes) {
+inline void prefetch(const char* weight, std::int64_t panel_bytes, std::int64_t ahead) {
     for (int panel = 0; panel < P; ++panel)
-        for (int line = 0; line < Lines; ++line)
-            __builtin_prefetch(weight + panel * panel_bytes + kAheadBytes + line * 64);
+        for (int line = 0; line < Lines; ++line) __builtin_prefetch(weight + panel * panel_bytes + ahead + line * 64);
 }
 
 }  // namespace

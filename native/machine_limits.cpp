@@ -35,7 +35,7 @@ double probe_bandwidth(Runtime& runtime) {
     return best * 1e-9;
 }
 
-double probe_flops(Runtime& runtime, ElementType type) {
+double probe_flops(Runtime& runtime, Arithmetic arithmetic) {
     constexpr std::int64_t rounds = 20000;  // some 100 microseconds
     constexpr int repeats = 100;
     const std::lock_guard lock(runtime.mutex());
@@ -44,7 +44,10 @@ double probe_flops(Runtime& runtime, ElementType type) {
     double best = 0;
     for (int repeat = 0; repeat < repeats; ++repeat) {
         // bf16 weights may be multiplied as float32 too: the better one is the limit.
-        const auto multiply = type == ElementType::bf16 && repeat % 2 ? probe.multiply_bf16 : probe.multiply_f32;
+        const bool as_bf16 = arithmetic == Arithmetic::bf16 && repeat % 2;
+        const auto multiply = arithmetic == Arithmetic::int8 ? probe.multiply_int8
+                              : as_bf16                      ? probe.multiply_bf16
+                                                             : probe.multiply_f32;
         std::atomic<std::int64_t> operations{0};
         const auto start = Clock::now();
         runtime.pool().parallel_for(chunks, [&](std::int64_t, int) {

@@ -2,15 +2,19 @@
 // a shared host moves by a factor of two.
 #pragma once
 
+#include <cstdint>
+
 #include "runtime.h"
-#include "weight.h"
 
 namespace octavo {
 
 // GB/s of all threads reading 256 MiB in sequence; the best millisecond of 4 passes.
 double probe_bandwidth(Runtime& runtime);
 
-// GFLOP/s of the path's fastest multiply-add for a weight type, all threads, on registers alone; the best of 100 tries.
-double probe_flops(Runtime& runtime, ElementType type);
+// What a weight is multiplied in: quantised weights as bytes.
+enum class Arithmetic : std::uint8_t { f32, bf16, int8 };
+
+// GFLOP/s of the path's fastest multiply-add, all threads, on registers alone; the best of 100 tries.
+double probe_flops(Runtime& runtime, Arithmetic arithmetic);
 
 }  // namespace octavo

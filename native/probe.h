@@ -8,9 +8,10 @@ namespace octavo {
 struct ProbeKernels {
     // Reads ``bytes`` (a multiple of 128) once; the result only keeps the compiler from dropping the loads.
     std::uint64_t (*read)(const void* data, std::int64_t bytes);
-    // Multiply-adds on registers alone; returns the floating-point operations done.
+    // Multiply-adds on registers alone; returns the operations done.
     double (*multiply_f32)(std::int64_t rounds, float* sink);
     double (*multiply_bf16)(std::int64_t rounds, float* sink);
+    double (*multiply_int8)(std::int64_t rounds, float* sink);  // products of bytes, summed as int32
 };
 
 // One table a path, as for the linear kernels.

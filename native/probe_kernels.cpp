@@ -58,6 +58,15 @@ double multiply_bf16(std::int64_t rounds, float* sink) {
     return static_cast<double>(rounds) * 12 * 32 * 2;
 }
 
+double multiply_int8(std::int64_t rounds, float* sink) {
+    __m512i sum[12];
+    for (auto& s : sum) s = _mm512_set1_epi32(1);
+    const __m512i a = _mm512_set1_epi32(static_cast<int>(*sink));
+    chains(rounds, sum, [&](__m512i s) __attribute__((always_inline)) { return _mm512_dpbusd_epi32(s, a, a); });
+    for (auto& s : sum) *sink += static_cast<float>(_mm512_cvtsi512_si32(s));
+    return static_cast<double>(rounds) * 12 * 64 * 2;
+}
+
 #elif defined(OCTAVO_PATH_AVX2)
 
 double multiply_f32(std::int64_t rounds, float* sink) {
@@ -70,6 +79,19 @@ double multiply_f32(std::int64_t rounds, float* sink) {
 }
 
 double multiply_bf16(std::int64_t rounds, float* sink) { return multiply_f32(rounds, sink); }
+
+// As the kernels without AVX-VNNI do it: products to 16 bits, to 32 bits, to the sum. ``a`` depends on the chain, or the
+// compiler would take the product out of the loop.
+double multiply_int8(std::int64_t rounds, float* sink) {
+    __m256i sum[12];
+    for (auto& s : sum) s = _mm256_set1_epi32(1);
+    const __m256i a = _mm256_set1_epi32(static_cast<int>(*sink)), ones = _mm256_set1_epi16(1);
+    chains(rounds, sum, [&](__m256i s) __attribute__((always_inline)) {
+        return _mm256_add_epi32(s, _mm256_madd_epi16(_mm256_maddubs_epi16(a, s), ones));
+    });
+    for (auto& s : sum) *sink += static_cast<float>(_mm256_cvtsi256_si32(s));
+    return static_cast<double>(rounds) * 12 * 32 * 2;
+}
 
 #else
 
@@ -85,10 +107,21 @@ double multiply_f32(std::int64_t rounds, float* sink) {
 
 double multiply_bf16(std::int64_t rounds, float* sink) { return multiply_f32(rounds, sink); }
 
+// At 16 bits, where two products of bytes fit.
+double multiply_int8(std::int64_t rounds, float* sink) {
+    constexpr int lanes = 64;
+    std::int16_t sum[lanes], factor[lanes];
+    for (int i = 0; i < lanes; ++i) sum[i] = factor[i] = static_cast<std::int16_t>(*sink);
+    for (std::int64_t round = 0; round < rounds; ++round)
+        for (int i = 0; i < lanes; ++i) sum[i] = static_cast<std::int16_t>(sum[i] * factor[i] + 3);
+    for (int i = 0; i < lanes; ++i) *sink += static_cast<float>(sum[i]);
+    return static_cast<double>(rounds) * lanes * 2;
+}
+
 #endif
 
 }  // namespace
 
-extern const ProbeKernels probe_kernels = {read, multiply_f32, multiply_bf16};
+extern const ProbeKernels probe_kernels = {read, multiply_f32, multiply_bf16, multiply_int8};
 
 }  // namespace octavo::OCTAVO_PATH

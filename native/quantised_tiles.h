@@ -51,12 +51,23 @@ inline Lanes::Floats halves_at(const Tile& tile, const char* weight, int v) {
     return Lanes::halves(weight + v / kVectors * tile.panel_bytes + v % kVectors * kVectorBytes / 2);
 }
 
+// Hides that what follows a loop reads the loop's accumulators: GCC 12 would keep two copies of each, one in memory.
+template <int R, int V, class Vector>
+inline void hold([[maybe_unused]] Vector (&sum)[R][V]) {
+#if defined(__x86_64__)
+#pragma GCC unroll 14
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+        for (int v = 0; v < V; ++v) asm("" : "+v"(sum[r][v]));
+#endif
+}
+
 // One int32 accumulator an output, over all of K.
 struct ByteTiles {
     template <int R, int P>
     static void multiply(const Tile& tile) {
         using Dot = Lanes::Bytes;
-        constexpr int V = P * kVectors, quads = 16;
+        constexpr int V = P * kVectors;
         const auto* scales = reinterpret_cast<const Scale*>(tile.x);
         Dot::Sum sum[R][V];
 #pragma GCC unroll 14
@@ -64,21 +75,29 @@ struct ByteTiles {
 #pragma GCC unroll 4
             for (int v = 0; v < V; ++v) sum[r][v] = Dot::start(scales[r].correction);
         const char *x = tile.x + R * sizeof(Scale), *weight = tile.weight;
-        for (std::int64_t group = 0; group < tile.groups; ++group, x += R * 64) {
+        for (std::int64_t group = 0; group < tile.groups; ++group) {
+            const std::int64_t ahead = bytes_ahead<P>(tile, weight);
+            // Four quads unrolled, sixteen not: more made GCC keep accumulators in memory.
+            for (int quarter = 0; quarter < 4; ++quarter) {
 #pragma GCC unroll 4
-            for (int quad = 0; quad < quads; ++quad, weight += kQuadBytes) {
-                prefetch<kQuadLines, P>(weight, tile.panel_bytes);
-                Lanes::Words w[V];
+                for (int quad = 0; quad < 4; ++quad) {
+                    prefetch<kQuadLines, P>(weight + quad * kQuadBytes, tile.panel_bytes, ahead);
+                    Lanes::Words w[V];
 #pragma GCC unroll 4
-                for (int v = 0; v < V; ++v) w[v] = weights_at(tile, weight, v);
+                    for (int v = 0; v < V; ++v) w[v] = weights_at(tile, weight + quad * kQuadBytes, v);
 #pragma GCC unroll 14
-                for (int r = 0; r < R; ++r) {
-                    const std::int32_t four = word_at(x + r * 64 + quad * 4);
+                    for (int r = 0; r < R; ++r) {
+                        const std::int32_t four = word_at(x + r * 64 + quad * 4);
 #pragma GCC unroll 4
-                    for (int v = 0; v < V; ++v) sum[r][v] = Dot::add(sum[r][v], w[v], four);
+                        for (int v = 0; v < V; ++v) sum[r][v] = Dot::add(sum[r][v], w[v], four);
+                    }
                 }
+                x += 16;
+                weight += 4 * kQuadBytes;
             }
+            x += (R - 1) * 64;
         }
+        hold<R, V>(sum);
         Lanes::Floats result[R][V];
 #pragma GCC unroll 4
         for (int v = 0; v < V; ++v) {
@@ -104,9 +123,10 @@ struct BlockTiles {
     template <class Dot, int R, int P>
     static void dot_block(const Tile& tile, const char* x, const char* weight, typename Dot::Sum (&sum)[R][P * kVectors]) {
         constexpr int V = P * kVectors, halves = FourBits ? 2 : 1;
+        const std::int64_t ahead = bytes_ahead<P>(tile, weight);
 #pragma GCC unroll 8
         for (int step = 0; step < code_bytes / 4; ++step, weight += kQuadBytes) {
-            prefetch<kQuadLines, P>(weight, tile.panel_bytes);
+            prefetch<kQuadLines, P>(weight, tile.panel_bytes, ahead);
             Lanes::Words bytes[V], w[V];
 #pragma GCC unroll 4
             for (int v = 0; v < V; ++v) bytes[v] = weights_at(tile, weight, v);
@@ -145,7 +165,7 @@ struct BlockTiles {
                 for (int v = 0; v < V; ++v) sum[r][v] = Dot::start(scale_of(r)->correction);
             dot_block<Dot, R, P>(tile, x, weight, sum);
             const char* scales = weight + Lanes::panel * code_bytes;
-            prefetch<1 + HasMinimum, P>(scales, tile.panel_bytes);
+            prefetch<1 + HasMinimum, P>(scales, tile.panel_bytes, bytes_ahead<P>(tile, weight));
 #pragma GCC unroll 4
             for (int v = 0; v < V; ++v) {
                 const Lanes::Floats d = halves_at(tile, scales, v);
