@@ -1,4 +1,4 @@
-"""Models with quantised linear layers: near those in full, the same bits in any company, refused where they cannot be."""
+"""Models with quantised linear layers: near those in full, the same bits in any company, refused where impossible."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def options(model: Path, quantization: str | None, **changes: object) -> EngineO
 
 
 def answers(options: EngineOptions, lengths: list[int]) -> tuple[list[list[int]], NDArray[np.float32]]:
-    """Greedy answers to random prompts of these lengths, run together; the logits that the first step's last row gave."""
+    """Greedy answers to random prompts of these lengths, run together; logits of the last row of the first step."""
     session = build_session(options)
     prompts = [np.random.default_rng(n).integers(3, 200, n).tolist() for n in lengths]
     completions = [session.add(session.prepare(prompt, GREEDY)) for prompt in prompts]
