@@ -14,8 +14,18 @@ DONE = b"data: [DONE]\n\n"
 _encode = msgspec.json.Encoder().encode
 
 
+LINE_ENDS = (("\u0085", rb"\u0085"), ("\u2028", rb"\u2028"), ("\u2029", rb"\u2029"))
+"""Characters that end a line for Python's splitlines, and so for clients that read streams with httpx's iter_lines, but
+neither in JSON nor in server-sent events. msgspec escapes the others."""
+_ESCAPES = tuple((character.encode(), escape) for character, escape in LINE_ENDS)
+
+
 def event(value: Any) -> bytes:
-    return b"data: " + _encode(value) + b"\n\n"
+    """One event on one line, whoever splits the lines."""
+    text = _encode(value)
+    for raw, escape in _ESCAPES:
+        text = text.replace(raw, escape)
+    return b"data: " + text + b"\n\n"
 
 
 async def disconnected(receive: Receive) -> None:

@@ -140,6 +140,9 @@ class _Serving:
             task.cancel()
         if self._engine.failure is None:
             await self._engine.stop()
+            totals = self._metrics.totals
+            ended = sum(totals.finished.values())
+            self._say(f"Stopped after {_counted(ended)} and {totals.generation_tokens:,} generated tokens")
         return self._exit_code
 
     def _spawn(self, work: object) -> None:
@@ -191,15 +194,18 @@ class _Serving:
             os._exit(128 + number)
         self._api.draining = True
         count = self._engine.num_unfinished
-        self._say(
-            f"{name}: {count} requests may end within {self._options.shutdown_timeout_s:g} s (--shutdown-timeout);"
-            " the same signal again ends at once"
-        )
+        if count:
+            self._say(
+                f"{name}: {_counted(count)} may end within {self._options.shutdown_timeout_s:g} s (--shutdown-timeout);"
+                " a second signal ends at once"
+            )
+        else:
+            self._say(f"{name}: no request is left to wait for")
         self._spawn(self._drain())
 
     async def _drain(self) -> None:
         if not await self._settled(self._options.shutdown_timeout_s):
-            self._say(f"Aborting {self._engine.num_unfinished} requests")
+            self._say(f"Aborting {_counted(self._engine.num_unfinished)}")
             self._engine.end_all()
             await self._settled(ABORT_GRACE_S)
         self._api.feed.close()
@@ -211,6 +217,10 @@ class _Serving:
         while self._engine.num_unfinished and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
         return not self._engine.num_unfinished
+
+
+def _counted(requests: int) -> str:
+    return "1 request" if requests == 1 else f"{requests:,} requests"
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -153,7 +153,7 @@ def test_sigterm_lets_running_requests_end_and_takes_no_new_ones(model: str) -> 
             lines = response.iter_lines()
             assert "text" in next(lines)
             server.process.send_signal(signal.SIGTERM)
-            server.wait_for("SIGTERM: 1 requests may end")
+            server.wait_for("SIGTERM: 1 request may end")
             turned_away = httpx.post(f"{server.url}{COMPLETIONS}", json=LONG)
             assert turned_away.status_code == 503
             assert "retry-after" in turned_away.headers
@@ -172,7 +172,7 @@ def test_sigterm_aborts_what_does_not_end_in_time(model: str) -> None:
             rest = events("\n".join(lines))
         assert rest[-1]["choices"][0]["finish_reason"] == "abort"
         assert server.process.wait(20) == 0
-        assert "Aborting 1 requests" in server.output
+        assert "Aborting 1 request" in server.output
 
 
 def test_a_second_sigterm_ends_at_once(model: str) -> None:
@@ -183,7 +183,7 @@ def test_a_second_sigterm_ends_at_once(model: str) -> None:
         lines = response.iter_lines()  # kept: a generator that is dropped closes the connection
         assert "text" in next(lines)
         server.process.send_signal(signal.SIGTERM)
-        server.wait_for("SIGTERM: 1 requests may end")
+        server.wait_for("SIGTERM: 1 request may end")
         assert server.stop(signal.SIGTERM, 3) == 128 + signal.SIGTERM
 
 

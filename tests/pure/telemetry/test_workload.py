@@ -123,3 +123,19 @@ def test_the_boot_lines() -> None:
     )[2:]
     assert "3 requests of 512 tokens run at once" in roomy
     assert "--max-num-seqs 9 binds below 177 tokens per request, the pool above" in roomy
+
+
+def test_a_pool_below_the_longest_request_says_what_the_longest_is() -> None:
+    *_, pool, last = boot_lines(
+        device="CPU",
+        tokens=320,
+        max_model_len=2048,
+        pool_bytes=1,
+        num_blocks=20,
+        block_size=16,
+        max_num_seqs=4,
+    )
+    assert "1 requests of 320 tokens run at once" in pool
+    assert last.startswith(
+        "The pool is smaller than --max-model-len 2,048: a request may have at most 320 tokens"
+    )
