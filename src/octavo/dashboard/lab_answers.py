@@ -43,12 +43,12 @@ class Answers:
         tasks = [asyncio.create_task(self._one(settings, policy, lines)) for policy in order]
         waiting = asyncio.create_task(overtaken.wait())
         missing = len(tasks)
+        coming: asyncio.Task[Line | BaseException] | None = None
         try:
             while missing:
                 coming = asyncio.create_task(lines.get())
                 await asyncio.wait((coming, waiting), return_when=asyncio.FIRST_COMPLETED)
                 if waiting.done():
-                    coming.cancel()
                     return
                 line = coming.result()
                 if isinstance(line, BaseException):
@@ -56,9 +56,10 @@ class Answers:
                 missing -= line["complete"]
                 yield line
         finally:
-            for task in (*tasks, waiting):
+            started = [*tasks, waiting, *([] if coming is None else [coming])]
+            for task in started:
                 task.cancel()
-            await asyncio.gather(*tasks, waiting, return_exceptions=True)
+            await asyncio.gather(*started, return_exceptions=True)
 
     def _overtake(self, page: str) -> asyncio.Event:
         before = self._latest.pop(page, None)

@@ -30,7 +30,7 @@ from octavo.core.errors import OctavoError
 from octavo.dashboard.lab_answers import Answers
 from octavo.dashboard.lab_errors import LabError
 from octavo.dashboard.lab_processes import Processes
-from octavo.dashboard.lab_session import STEPS_MAX, check_recording
+from octavo.dashboard.lab_session import STEPS_MAX, check_recording, sent_recording
 from octavo.dashboard.lab_settings import described, settings_of
 from octavo.dashboard.walk import stops
 
@@ -51,7 +51,7 @@ class Lab:
     def __init__(self, recording: Path | None = None) -> None:
         """``recording``: one that may be opened by the name ``given``. Raises ConfigError if it is none."""
         if recording is not None:
-            check_recording(recording)
+            check_recording(recording, "--recording")
         self.processes = Processes()
         self._answers = Answers(self.processes)
         self._recording = recording
@@ -134,7 +134,8 @@ class Lab:
                             param="recording",
                         )
                     file.write(part)
-            check_recording(path)
+            with sent_recording(path):
+                check_recording(path)
         except BaseException:
             path.unlink(missing_ok=True)
             raise

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -81,7 +83,10 @@ class RecordedSide:
     """A recorded run, through the scheduler again."""
 
     def __init__(self, path: Path) -> None:
-        self._replay = Replay(path)
+        self._path = path
+        with sent_recording(path):
+            check_recording(path)
+            self._replay = Replay(path)
         header = self._replay.recording.header
         self._policy = header.cache.allocator
         self._totals = Totals()
@@ -91,11 +96,12 @@ class RecordedSide:
 
     def advance(self, steps: int) -> int:
         done = 0
-        while done < steps and (found := self._replay.step()) is not None:
-            record, self._now = found
-            self._totals.emit(record, self._now)
-            self._source.emit(record, self._now)
-            done += bool(len(record.plan.rows))
+        with sent_recording(self._path):
+            while done < steps and (found := self._replay.step()) is not None:
+                record, self._now = found
+                self._totals.emit(record, self._now)
+                self._source.emit(record, self._now)
+                done += bool(len(record.plan.rows))
         return done
 
     def view(self, whole: bool) -> dict[str, Any]:
@@ -112,19 +118,32 @@ class RecordedSide:
         }
 
 
-def check_recording(path: Path) -> None:
-    """Raise ConfigError for a file that is no recording, or one of a run that the lab cannot hold."""
-    header = Recording(path).header
+@contextmanager
+def sent_recording(path: Path) -> Iterator[None]:
+    """What is wrong with a recording, told to whoever sent it: where it lies here is nobody's business."""
+    try:
+        yield
+    except ConfigError as error:
+        message = error.message.replace(str(path), "the recording")
+        raise ConfigError(message, param="recording") from None
+
+
+def check_recording(path: Path, param: str = "recording") -> None:
+    """Raise ConfigError, about ``param``, for a file that is no recording, or one of a run that the lab cannot hold."""
+    try:
+        header = Recording(path).header
+    except ConfigError as error:
+        raise ConfigError(error.message, param=param) from None
     blocks, tokens = header.cache.num_blocks, header.scheduler.max_num_seqs * header.scheduler.max_model_len
     if blocks > RECORDED_BLOCKS_MAX:
         raise ConfigError(
             f"the recording's pool has {blocks:,} blocks; the lab draws at most {RECORDED_BLOCKS_MAX:,}",
-            param="recording",
+            param=param,
         )
     if tokens > RECORDED_TOKENS_MAX:
         raise ConfigError(
             f"the recording's settings allow {tokens:,} tokens at once; the lab holds at most {RECORDED_TOKENS_MAX:,}",
-            param="recording",
+            param=param,
         )
 
 
@@ -210,8 +229,6 @@ class Sessions:
 
 def _sides(message: dict[str, Any]) -> list[Side]:
     if message.get("recording") is not None:
-        path = Path(message["recording"])
-        check_recording(path)
-        return [RecordedSide(path)]
+        return [RecordedSide(Path(message["recording"]))]
     settings = settings_of(message["settings"])
     return [SimulatedSide(settings, policy) for policy in dict.fromkeys(settings.shown)]

@@ -57,6 +57,8 @@ class Inbox:
             if self._closed:
                 return None
             self._read()
+        # A cancellation that came after its job had ended means nothing.
+        self._cancelled &= {message["id"] for message in self._jobs}
         return self._jobs.popleft()
 
     def check(self, job: int) -> None:
@@ -64,7 +66,6 @@ class Inbox:
         while not self._closed and select.select([self._descriptor], [], [], 0)[0]:
             self._read()
         if self._closed or job in self._cancelled:
-            self._cancelled.discard(job)
             raise CancelledError
 
     def _read(self) -> None:
@@ -75,16 +76,9 @@ class Inbox:
             message = json.loads(self._bytes[4 : 4 + size])
             del self._bytes[: 4 + size]
             if "cancel" in message:
-                self._cancel(message["cancel"])
+                self._cancelled.add(message["cancel"])  # answered all the same: the server counts on it
             else:
                 self._jobs.append(message)
-
-    def _cancel(self, job: int) -> None:
-        waiting = [message for message in self._jobs if message["id"] == job]
-        if waiting:
-            self._jobs.remove(waiting[0])
-        else:
-            self._cancelled = {job}  # it runs, or has just ended; an older one cannot run any more
 
 
 class Worker:
@@ -101,6 +95,7 @@ class Worker:
     def _serve(self, message: dict[str, Any]) -> None:
         job = message["id"]
         try:
+            self._inbox.check(job)
             answer: dict[str, Any] = {"done": self._do(job, message)}
         except CancelledError:
             answer = {"done": None}

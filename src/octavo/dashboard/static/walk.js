@@ -113,7 +113,7 @@ function huesOf(stops) {
 
 /** A block of the pool: whose it is and which of its slots hold a token. */
 function box(cell, number, marked, hues) {
-  const who = cell.state === "live" ? cell.holders.join(" + ") : cell.state;
+  const who = cell.state === "live" ? cell.holders.join(" + ").replaceAll("-", "\u2011") : cell.state;
   const hue = cell.state === "live" ? look(hues.get(cell.holders[0])).hue : null;
   const slots = Array.from({ length: cell.slots }, (_, slot) =>
     h("span", {
