@@ -21,6 +21,7 @@ from starlette.routing import Route
 from octavo import __version__
 from octavo.core.errors import ContextLengthError, OctavoError
 from octavo.dashboard.feed import Feed
+from octavo.dashboard.lab_mount import LabMount
 from octavo.dashboard.routes import page_routes
 from octavo.llm.session import Session
 from octavo.server.chat import ChatGeneration
@@ -75,6 +76,7 @@ class Api:
         self._options = options
         self._say = say
         self._refusals = Refusals(say)
+        self.lab = LabMount()
         self.feed = Feed(session.engine, lambda question: engine.ask(lambda session: question()), metrics)
         self._preparer = Preparer(session, options)
         self._workers = ThreadPoolExecutor(4, thread_name_prefix="prepare")
@@ -266,7 +268,8 @@ def build_app(api: Api, options: ServerOptions) -> Starlette:
         Route("/state", api.state, methods=get),
         Route("/reset_prefix_cache", api.reset_prefix_cache, methods=post),
         Route("/page/feed", api.feed.stream, methods=get),
-        *page_routes(("live",), {"boot": api.feed.boot, "model": api.model_name}),
+        *api.lab.routes(),
+        *page_routes(("live", "lab", "walk"), {"boot": api.feed.boot, "model": api.model_name}),
     ]
     middleware = [Middleware(BodyLimit, options.max_body_bytes)]
     if options.api_keys:

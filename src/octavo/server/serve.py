@@ -136,6 +136,7 @@ class _Serving:
         if self._options.log_stats:
             self._spawn(self._tell_stats())
         await self._http.serve(sockets=[self._listener])
+        await self._api.lab.close()
         for task in self._tasks:
             task.cancel()
         if self._engine.failure is None:
