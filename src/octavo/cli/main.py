@@ -27,7 +27,10 @@ class LazyGroup(click.Group):
             "octavo.cli.simulate",
             "What settings would do to a workload: the real scheduler on a virtual clock.",
         ),
-        "lab": ("octavo.cli.lab", "The simulator as a page: the article's experiment and a guided walk, no model."),
+        "lab": (
+            "octavo.cli.lab",
+            "The simulator as a page: the article's experiment and a guided walk, no model.",
+        ),
         "profile": ("octavo.cli.profile", "Time this machine's engine, for octavo simulate --profile."),
     }
 
@@ -62,8 +65,7 @@ def main() -> None:
         error.show()
         sys.exit(2)
     except OctavoError as error:
-        remedy = f" (see {error.param})" if error.param and error.param not in error.message else ""
-        click.echo(f"octavo: {error.message}{remedy}", err=True)
+        click.echo(f"octavo: {error.line}", err=True)
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
         click.echo("octavo: interrupted", err=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 import click
 
 from octavo.cli.options import ByteSize, Flags, engine_flags, engine_options, with_flags
-from octavo.core.errors import ConfigError
+from octavo.core.errors import ConfigError, OctavoError
 
 if TYPE_CHECKING:
-    import socket
-
     from octavo.llm.options import EngineOptions
     from octavo.server.logs import Logs
     from octavo.server.settings import ServerOptions
@@ -123,17 +121,26 @@ def server_flags(command: Callable[..., Any]) -> Callable[..., Any]:
 def command(model_argument: str | None, verbose: bool, **flags: Any) -> None:
     """Serve a model over HTTP, as OpenAI's API does."""
     # Not at the top: --help loads neither NumPy nor a web server.
-    from octavo.server.listening import bind
     from octavo.server.logs import Logs
 
     if model_argument and flags["model"]:
         raise ConfigError(f"two models: {model_argument} and --model {flags['model']}", param="--model")
     flags["model"] = model_argument or flags["model"]
     form, record = flags.pop("log_format"), flags.pop("record")
-    options = server_options(flags)
-    listener = bind(options.host, options.port)
     with Logs(form) as logs:
-        code = _serve(engine_options(**flags), options, listener, logs, record, verbose)
+        try:
+            options = server_options(flags)
+            code = _serve(engine_options(**flags), options, logs, record, verbose)
+        except OctavoError as error:
+            if form == "text":
+                raise  # one plain line, as every command has it
+            logs.mistake(error.line)
+            code = 2
+        except Exception as error:
+            if form == "text":
+                raise
+            logs.bug(error)
+            code = 1
     if logs.stuck:
         os._exit(code)
     if code:
@@ -143,25 +150,40 @@ def command(model_argument: str | None, verbose: bool, **flags: Any) -> None:
 def _serve(
     engine: EngineOptions,
     options: ServerOptions,
-    listener: socket.socket,
     logs: Logs,
     record: Path | None,
     verbose: bool,
 ) -> int:
+    from octavo.server.listening import bind
+
+    listener = bind(options.host, options.port)  # first: what follows takes seconds
+
     from octavo.llm.build import build_session
     from octavo.server.recording import RecordingFile
     from octavo.telemetry.sinks import LineSink
 
-    # Reading the weights leaves the interpreter free for much of its time: enough to load the web server in.
-    loading = threading.Thread(target=import_module, args=("octavo.server.serve",))
-    loading.start()
-    with RecordingFile(record, logs.say) if record else nullcontext() as file:
+    with (
+        _importing("octavo.server.serve"),
+        RecordingFile(record, logs.say) if record else nullcontext() as file,
+    ):
         lines = LineSink(logs.say, verbose=verbose)
         session = build_session(engine, lines=lines, record=cast("TextIO | None", file))
-        loading.join()
-        from octavo.server.serve import serve
+        from octavo.server.serve import serve  # waits for the thread that imports it
 
         return serve(session, listener, options, lines)
+
+
+@contextmanager
+def _importing(module: str) -> Iterator[None]:
+    """Import a module beside what is done meanwhile: reading the weights leaves the interpreter free for much of its
+    time, enough to load the web server in. The thread is waited for in every case: an interpreter that ends under an
+    import complains of it."""
+    thread = threading.Thread(target=import_module, args=(module,))
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
 
 
 def server_options(flags: dict[str, Any]) -> ServerOptions:

@@ -26,6 +26,12 @@ class OctavoError(Exception):
         self.message = message
         self.param = param
 
+    @property
+    def line(self) -> str:
+        """The message, with the flag where it does not name it."""
+        named = self.param is None or self.param in self.message
+        return self.message if named else f"{self.message} (see {self.param})"
+
 
 class ConfigError(OctavoError):
     """A flag or setting has a wrong value, or two settings contradict each other."""

@@ -78,6 +78,14 @@ class Logs:
     def say(self, line: str) -> None:
         self._logger.info("%s", line)
 
+    def mistake(self, line: str) -> None:
+        """The user's, which ends the process."""
+        self._logger.error("%s", line)
+
+    def bug(self, error: Exception) -> None:
+        """Ours, which ends the process."""
+        self._logger.critical("Octavo itself is at fault: %r", error, exc_info=error)
+
     def __enter__(self) -> Logs:
         logging.raiseExceptions = False  # a closed standard error is no reason to stop serving
         root = logging.getLogger()

@@ -5,7 +5,10 @@ from __future__ import annotations
 import concurrent.futures
 import json
 import re
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,3 +107,28 @@ def test_refusals_do_not_flood(model: str) -> None:
             time.sleep(0.02)
         assert told() == refused
         assert server.output.count("Refused a request") < 60
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--port", "99999"), "port 99999 is not in 0 to 65535 (see --port)"),
+        (("--host", "256.0.0.1"), "cannot listen on host '256.0.0.1'"),
+        (("--max-model-len", "100000"), "--max-model-len is 100000, but"),
+        (("--max-num-batched-tokens", "5", "--no-enable-chunked-prefill"), "leave one of them out"),
+        (("--record", "/no/such/folder/x"), "cannot write /no/such/folder/x"),
+    ],
+)
+def test_a_mistake_at_start_is_one_line_or_one_object(model: str, flags: tuple[str, ...], said: str) -> None:
+    def start(*more: str) -> str:
+        command = [program, "serve", model, "--port", "0", *flags, *more]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 2
+        (line,) = done.stderr.splitlines()
+        return line
+
+    program = str(Path(sys.executable).with_name("octavo"))
+    assert said in start()
+    told = json.loads(start("--log-format", "json"))
+    assert told["level"] == "error"
+    assert said in told["message"]
