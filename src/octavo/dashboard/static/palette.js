@@ -38,7 +38,7 @@ export function mapColours() {
     live: pack(named("--map-live")),
     liveTint: pack(blend(named("--map-live"), free, 0.68)),
     hues: hues.map(pack),
-    shades: hues.map((hue) => pack(blend(hue, ink, 0.35))),
+    shades: hues.map((hue) => pack(blend(hue, ink, 0.55))),
     tints: hues.map((hue) => pack(blend(hue, free, 0.68))),
     dims: hues.map((hue) => pack(blend(hue, free, 0.75))),
   };

@@ -236,7 +236,7 @@ export class PoolMap {
     const stride = this._image.width;
     for (let row = 1; row < side - 1; row++) {
       for (let column = 1; column < side - 1; column++) {
-        const on = pattern === 1 ? (row + column) % 5 === 0 : row % 4 === 1 && column % 4 === 1;
+        const on = pattern === 1 ? (row + column) % 6 < 2 : row % 4 < 2 && column % 4 < 2;
         if (on) this._pixels[(y + row) * stride + x + column] = colour;
       }
     }
