@@ -1,0 +1,1 @@
+"""A package, so that its modules may be named like those of other folders."""
