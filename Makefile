@@ -73,6 +73,7 @@ $(REFERENCE)/.installed: tests/reference/requirements.txt
 test-reference: model $(REFERENCE)/.installed  ## Recompute the golden values with PyTorch and transformers
 	PYTHONPATH=src:tests $(REFERENCE)/bin/python tests/reference/recompute.py --check
 	PYTHONPATH=src:tests $(REFERENCE)/bin/python tests/reference/recompute_text.py --check
+	PYTHONPATH=src:tests $(REFERENCE)/bin/python tests/reference/recompute_beams.py --check
 
 lint: install  ## ruff, mypy, import-linter
 	$(BIN)/ruff check .

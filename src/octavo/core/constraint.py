@@ -23,3 +23,7 @@ class Constraint(Protocol):
 
     def start(self, output_token_ids: NDArray[np.int32]) -> TokenMask:
         """The state after these tokens, int32 [O]: those that the request generated before and kept."""
+
+    def gave_up(self, output_token_ids: NDArray[np.int32]) -> bool:
+        """Whether an answer of these tokens, int32 [O], which ended by itself, ended because its constraint's work went
+        over a limit: it is not complete then."""

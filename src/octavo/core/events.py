@@ -107,16 +107,40 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Forked:
-    """A prompt that several answers share is computed: this one goes on in a row of its own, on the same blocks."""
+    """A row takes over all blocks of another: one of several answers whose prompt is computed, or a beam that has two
+    continuations among the best."""
 
     request_id: str
     parent_id: str
-    """The request whose row computed the prompt."""
+    """The request whose row it was; of a beam its own."""
     row: int
     tokens: int
     """Tokens that it need not compute."""
     blocks: int
     """Blocks that the row shares, the partial one too."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeamAnswer:
+    """A finished beam."""
+
+    token_ids: tuple[int, ...]
+    """Its end token included, if it has one."""
+    logprob: float
+    """Sum over its tokens."""
+    score: float
+    """The same over its length to the power of the length penalty."""
+    stopped: bool
+    """Whether it ended with an end token, and not by its length."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeamsDecided:
+    """A beam search is over; its ``Finished`` follows."""
+
+    request_id: str
+    answers: tuple[BeamAnswer, ...]
+    """As many as were asked for, best first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +179,7 @@ RareEvent = (
     | Evicted
     | Forked
     | Copied
+    | BeamsDecided
     | Finished
     | AdmissionPaused
     | AdmissionResumed

@@ -88,14 +88,34 @@ class TokenLogprobs:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """The likeliest next tokens of one beam, likeliest first: ``count`` of them, where the vocabulary has as many."""
+
+    token_ids: NDArray[np.int32]
+    """int32 [C]."""
+    logprobs: NDArray[np.float32]
+    """float32 [C]: natural logarithms, over the whole vocabulary."""
+    stops: NDArray[np.bool_]
+    """bool [C]: whether the beam ends with this token."""
+
+    @staticmethod
+    def count(width: int, ends: int) -> int:
+        """C for a search of ``width`` beams with ``ends`` end tokens: were all of these among the best continuations,
+        or all tokens of earlier groups, ``width`` others would be left."""
+        return max(2, 1 + ends) * width
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class StepResult:
     """S = number of rows whose ``samples`` is true, in the plan's order."""
 
     token_ids: NDArray[np.int32]
-    """int32 [S]: the sampled tokens."""
+    """int32 [S]: the sampled tokens; of a beam, whose next token the search chooses, the likeliest."""
     stopped: NDArray[np.bool_]
     """bool [S]: whether the executor ends the request with this token (a stop token; simulated: the scripted end)."""
     logprobs: Mapping[int, TokenLogprobs] = field(default_factory=dict)
     """Row -> the sampled token's, for requests that asked."""
     prompt_logprobs: Mapping[int, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
     """Row -> those of the prompt tokens that this step's chunk predicts, for requests that asked."""
+    candidates: Mapping[int, Candidates] = field(default_factory=dict)
+    """Row -> what a beam search chooses from, for every sampling row of one."""

@@ -26,19 +26,24 @@ class Request:
     """Limits the tokens that may be generated; None allows all."""
 
     def choices(self) -> tuple[Request, ...]:
-        """The requests of its answers: itself where there is one, else one an answer, with an id and a seed of its own.
+        """Its answers as requests: itself where one is sampled, else one an answer, with an id and a seed of its own.
 
         Choice i of request ``x`` is ``x-i`` and has seed + i: alone, that request would give the same answer.
         """
         sampling = self.sampling
-        if sampling.n == 1:
+        if sampling.n == 1 and sampling.beam is None:
             return (self,)
         seed = sampling.seed
         return tuple(
             replace(
                 self,
                 request_id=f"{self.request_id}-{i}",
-                sampling=replace(sampling, n=1, seed=None if seed is None else seed + i),
+                sampling=replace(sampling, n=1, beam=None, seed=None if seed is None else seed + i),
             )
             for i in range(sampling.n)
         )
+
+    def runs(self) -> tuple[Request, ...]:
+        """What the scheduler knows it by, in plans and events: its choices, but of a beam search itself, because no
+        beam is an answer before the search is over."""
+        return (self,) if self.sampling.beam is not None else self.choices()

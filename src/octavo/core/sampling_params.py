@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+from octavo.core.beam_params import BeamParams
 from octavo.core.errors import RequestError
 
 MAX_LOGPROBS = 20
@@ -15,6 +16,19 @@ MAX_LOGPROBS = 20
 _NUMBERS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
 _INTEGERS = ("n", "top_k", "min_tokens")
 _OPTIONAL_INTEGERS = ("seed", "max_tokens", "logprobs", "prompt_logprobs")
+_NOT_FOR_BEAMS: dict[str, object] = {
+    "top_k": 0,
+    "top_p": 1,
+    "min_p": 0,
+    "presence_penalty": 0,
+    "frequency_penalty": 0,
+    "repetition_penalty": 1,
+    "logit_bias": {},
+    "stop": (),
+    "logprobs": None,
+    "prompt_logprobs": None,
+}
+"""Fields that a beam search does not look at, and the values that ask for nothing."""
 
 
 def _is_integer(value: object) -> bool:
@@ -61,6 +75,8 @@ class SamplingParams:
     """The same for every prompt position but the first."""
     skip_special_tokens: bool = True
     """Whether special tokens are left out of the text."""
+    beam: BeamParams | None = None
+    """Search for the n likeliest answers instead of sampling them."""
 
     def __post_init__(self) -> None:
         self._normalize_sequences()
@@ -141,6 +157,18 @@ class SamplingParams:
             value = getattr(self, name)
             if value is not None and not 0 <= value <= MAX_LOGPROBS:
                 self._refuse(name, f"from 0 to {MAX_LOGPROBS}")
+        if self.beam is not None:
+            self._check_beam(self.beam)
+
+    def _check_beam(self, beam: BeamParams) -> None:
+        """A search takes the model's own log-probabilities, and its answers are known at the end alone."""
+        if self.n > beam.width:
+            self._refuse("n", f"at most the beam width, {beam.width}")
+        if self.temperature not in (0, 1):
+            self._refuse("temperature", "left out in a beam search, which draws nothing")
+        for name, neutral in _NOT_FOR_BEAMS.items():
+            if getattr(self, name) != neutral:
+                self._refuse(name, "left out in a beam search")
 
     @property
     def greedy(self) -> bool:

@@ -102,8 +102,10 @@ class CpuExecutor:
         # Without scored prompts and forks every row of the logits is sampled from, once: no copy.
         self._last = logits[wanted.sampled] if wanted.prompts or len(plan.forks) else logits
         positions = (plan.computed + plan.scheduled)[plan.samples]
-        tokens, stopped, logprobs = self._sampler.sample(plan.rows[plan.samples], positions, self._last)
-        return StepResult(tokens, stopped, logprobs, prompt_logprobs)
+        rows = plan.rows[plan.samples]
+        tokens, stopped, logprobs = self._sampler.sample(rows, positions, self._last)
+        searched = self._sampler.candidates(rows, positions, self._last) if self._sampler.searches else {}
+        return StepResult(tokens, stopped, logprobs, prompt_logprobs, searched)
 
     def _room(self, rows: int) -> NDArray[np.float32]:
         """Room for ``rows`` rows of logits: the buffer, or, for a long prompt that is scored, memory for this step."""

@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.core.errors import ModelError
-from octavo.core.plan import TokenLogprobs
+from octavo.core.plan import Candidates, TokenLogprobs
 from octavo.core.request import Request
 from octavo.execution.sampler_filters import draw, filtered_candidates
-from octavo.execution.sampler_logprobs import token_logprobs
+from octavo.execution.sampler_logprobs import candidates, token_logprobs
 from octavo.execution.sampler_penalties import PenaltyTable
 from octavo.execution.sampler_random import uniform
 
@@ -43,15 +43,19 @@ class Sampler:
         self._vocab_size = vocab_size
         self._eos_token_ids = tuple(index for index in eos_token_ids if 0 <= index < vocab_size)
         self._rows: dict[int, _Row] = {}
+        self.searches = 0
+        """Rows that belong to beam searches."""
 
     def start(self, row: int, request: Request, output_token_ids: NDArray[np.int32]) -> None:
         """``request`` takes ``row``. ``output_token_ids`` int32 [O]: what it generated before and kept."""
         assert row not in self._rows, f"row {row} has a request already"
         self._rows[row] = _Row(request, output_token_ids, self._vocab_size, self._eos_token_ids)
+        self.searches += self._rows[row].beam_width > 0
 
     def end(self, row: int) -> None:
         """The request of ``row`` left it. A row is unknown if the step that would have started it failed before."""
-        self._rows.pop(row, None)
+        state = self._rows.pop(row, None)
+        self.searches -= state is not None and state.beam_width > 0
 
     def sample(
         self, rows: NDArray[np.int32], positions: NDArray[np.int32], logits: Logits
@@ -87,6 +91,17 @@ class Sampler:
                 state.mask.advance(token)
         return tokens, stopped, logprobs
 
+    def candidates(
+        self, rows: NDArray[np.int32], positions: NDArray[np.int32], logits: Logits
+    ) -> dict[int, Candidates]:
+        """What beam searches choose from, for those of the rows that belong to one. Arguments as for ``sample``."""
+        found: dict[int, Candidates] = {}
+        for index, (row, position) in enumerate(zip(rows.tolist(), positions.tolist(), strict=True)):
+            state = self._rows[row]
+            if state.beam_width:
+                found[row] = state.candidates(logits[index], position)
+        return found
+
     def prompt_logprobs(
         self, request: Request, positions: NDArray[np.int32], logits: Logits
     ) -> tuple[TokenLogprobs, ...]:
@@ -116,15 +131,21 @@ class _Row:
         eos_token_ids: tuple[int, ...],
     ) -> None:
         params = request.sampling
-        assert params.greedy or params.seed is not None, "the edge draws a seed for a request that names none"
+        assert params.greedy or params.beam or params.seed is not None, (
+            "the edge draws a seed for a request that names none"
+        )
         params.check_vocab_size(vocab_size)
         self._params = params
         self._seed = 0 if params.seed is None else params.seed
         self._prompt_tokens = len(request.prompt_token_ids)
         self.logprobs = params.logprobs
-        self.ends = frozenset(params.stop_token_ids) | (
+        ends = frozenset(params.stop_token_ids) | (
             frozenset() if params.ignore_eos else frozenset(eos_token_ids)
         )
+        self.beam_width = 0 if params.beam is None else params.beam.width
+        self._beam_ends = ends
+        self.ends = frozenset() if self.beam_width else ends
+        """Tokens with which the executor ends the request; a search ends its beams itself."""
         # Where every token is an end token there is nothing to put in their place.
         self._masked = np.array(sorted(self.ends) if len(self.ends) < vocab_size else [], np.int64)
         self._bias_ids = np.array(list(params.logit_bias), np.int64)
@@ -137,7 +158,13 @@ class _Row:
             or params.min_tokens > 0
             or self.mask is not None
         )
-        self.plain_greedy = params.greedy and not changes_logits
+        self.plain_greedy = (params.greedy and not changes_logits) or self.beam_width > 0
+
+    def candidates(self, logits: Logits, position: int) -> Candidates:
+        """For a row of a beam search."""
+        ends = self._beam_ends
+        allowed = position - self._prompt_tokens >= self._params.min_tokens
+        return candidates(logits, Candidates.count(self.beam_width, len(ends)), ends, allowed)
 
     def choose(self, logits: Logits, position: int) -> int:
         """The token at ``position``. ``logits`` float32 [V] is not changed."""

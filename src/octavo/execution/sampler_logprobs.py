@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.core.plan import TokenLogprobs
+from octavo.core.plan import Candidates, TokenLogprobs
 from octavo.execution.sampler_filters import weights
 
 
@@ -17,8 +17,7 @@ def token_logprobs(logits: NDArray[np.float32], token_id: int, count: int) -> To
     Exponentials in float32, their sum in float64: exact to about 1e-6. Tokens of equal logit rank by id, so that
     ranks and the top list always agree.
     """
-    highest = float(logits.max())
-    log_sum = highest + math.log(float(weights(logits - logits.max()).sum(dtype=np.float64)))
+    log_sum = _log_sum(logits)
     value = logits[token_id]
     rank = 1 + int(np.count_nonzero(logits > value)) + int(np.count_nonzero(logits[:token_id] == value))
     top = _most_likely(logits, min(count, len(logits)))
@@ -29,6 +28,32 @@ def token_logprobs(logits: NDArray[np.float32], token_id: int, count: int) -> To
         top_ids=top.astype(np.int32),
         top_logprobs=(logits[top].astype(np.float64) - log_sum).astype(np.float32),
     )
+
+
+def candidates(
+    logits: NDArray[np.float32], count: int, ends: frozenset[int], ends_allowed: bool
+) -> Candidates:
+    """The ``count`` likeliest next tokens of a beam, from ``logits`` float32 [V].
+
+    ``ends``: tokens that end it; where they are not allowed (yet), others take their place.
+    """
+    log_sum = _log_sum(logits)
+    if not ends_allowed and len(ends) < len(logits):
+        logits = logits.copy()
+        logits[sorted(ends)] = -np.inf
+    top = _most_likely(logits, min(count, len(logits)))
+    top = top[np.isfinite(logits[top])]
+    return Candidates(
+        token_ids=top.astype(np.int32),
+        logprobs=(logits[top].astype(np.float64) - log_sum).astype(np.float32),
+        stops=np.isin(top, list(ends)),
+    )
+
+
+def _log_sum(logits: NDArray[np.float32]) -> float:
+    """Logarithm of the sum of all exponentials."""
+    highest = logits.max()
+    return float(highest) + math.log(float(weights(logits - highest).sum(dtype=np.float64)))
 
 
 def _most_likely(logits: NDArray[np.float32], count: int) -> NDArray[np.int64]:

@@ -6,7 +6,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from octavo.core.events import Admitted, Finished, Forked, Preempted, StepRecord
+from octavo.core.events import (
+    Admitted,
+    BeamAnswer,
+    BeamsDecided,
+    Finished,
+    Forked,
+    Preempted,
+    StepRecord,
+)
 from octavo.core.plan import FinishReason, TokenLogprobs
 from octavo.core.request import Request
 from octavo.text.stop import TextStream
@@ -30,6 +38,8 @@ class Completion:
     preemptions: int = 0
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    beam: BeamAnswer | None = None
+    """What a beam search found; None before it is over, and for sampled answers."""
     replayed: int = 0
     """Tokens at the end of ``token_ids`` that a restart threw away and that will come again, the same ones: a
     request's tokens depend on its seed and its positions alone."""
@@ -69,6 +79,13 @@ class Completion:
             self.pieces.append(text)
         return stopped
 
+    def take_beam(self, answer: BeamAnswer, now: float) -> None:
+        """The whole answer at once."""
+        self.beam = answer
+        for i, token in enumerate(answer.token_ids, start=1):
+            ends = answer.stopped and i == len(answer.token_ids)
+            self.push(token, FinishReason.STOP if ends else FinishReason.RUNNING, None, now)
+
     def take_prompt_logprobs(self, computed: int, chunk: tuple[TokenLogprobs, ...]) -> None:
         """Those of the prompt tokens from ``computed + 1`` on; a chunk that is computed again after a preemption
         replaces itself."""
@@ -92,12 +109,24 @@ class CompletionBoard:
 
     def __init__(self) -> None:
         self.completions: dict[str, Completion] = {}
+        self._searches: dict[str, list[Completion]] = {}
+        """The answers of each beam search, by the id under which it runs."""
         self.stopped: list[str] = []
         self.changed: list[Completion] = []
         """Completions that got a token or ended in the newest record."""
 
     def add(self, completion: Completion) -> None:
         self.completions[completion.request.request_id] = completion
+
+    def add_search(self, request_id: str, completions: list[Completion]) -> None:
+        self._searches[request_id] = completions
+
+    def _of(self, request_id: str) -> list[Completion]:
+        """The answers that an event is about."""
+        if request_id in self._searches:
+            return self._searches[request_id]
+        completion = self.completions.get(request_id)
+        return [] if completion is None else [completion]
 
     def emit(self, record: StepRecord, now: float) -> None:
         self.changed = []
@@ -109,18 +138,21 @@ class CompletionBoard:
             elif isinstance(event, Forked):
                 forks.append(event)
             elif isinstance(event, (Admitted, Preempted)):
-                completion = self.completions.get(event.request_id)
-                if completion is not None:
+                for completion in self._of(event.request_id):
                     _note(completion, event)
+            elif isinstance(event, BeamsDecided):
+                for completion, answer in zip(self._of(event.request_id), event.answers, strict=False):
+                    completion.take_beam(answer, now)
         self._take_tokens(record, now)
         for fork in forks:
             self._share_prompt(fork)
         for end in ends:
-            completion = self.completions.pop(end.request_id, None)
-            if completion is not None:
+            for completion in self._of(end.request_id):
                 completion.blocks_used = max(completion.blocks_used, end.blocks, end.group_blocks)
-                completion.end(end.reason)
+                completion.end(_reason(completion, end))
                 self.changed.append(completion)
+            self.completions.pop(end.request_id, None)
+            self._searches.pop(end.request_id, None)
 
     def _share_prompt(self, fork: Forked) -> None:
         """What the leader's prompt told belongs to each answer to it."""
@@ -156,6 +188,14 @@ def _note(completion: Completion, event: Admitted | Preempted) -> None:
     if isinstance(event, Preempted):
         completion.preemptions += 1
         completion.blocks_used = max(completion.blocks_used, event.blocks_released)
-        completion.replayed += event.tokens_discarded
+        if completion.token_ids:  # a beam search has told none
+            completion.replayed += event.tokens_discarded
     elif not event.resumed:
         completion.cached_tokens = event.cached_tokens
+
+
+def _reason(completion: Completion, end: Finished) -> FinishReason:
+    """A beam's own reason: the search has only one for all of them."""
+    if completion.beam is None:
+        return end.reason
+    return FinishReason.STOP if completion.beam.stopped else FinishReason.LENGTH

@@ -19,7 +19,9 @@ class CompletionOutput:
     logprobs: list[TokenLogprobs] | None = None
     index: int = 0
     cumulative_logprob: float | None = None
-    """Sum over its tokens, where their log-probabilities were asked for."""
+    """Sum over its tokens, where their log-probabilities were asked for or it is a beam."""
+    beam_score: float | None = None
+    """Of a beam: ``cumulative_logprob`` over its length to the power of the length penalty. The best comes first."""
 
 
 @dataclass(slots=True)

@@ -87,7 +87,7 @@ class Session:
                     param="prompt",
                 )
         sampling.check_vocab_size(self.spec.vocab_size)
-        if sampling.seed is None and not sampling.greedy:
+        if sampling.seed is None and not sampling.greedy and sampling.beam is None:
             sampling = replace(sampling, seed=self._seeds.getrandbits(63))
         request = Request(
             request_id or f"request-{next(self._count)}",
@@ -115,7 +115,7 @@ class Session:
 
     def add(self, request: Request) -> Completion:
         """The only answer to a request."""
-        assert request.sampling.n == 1, "several answers need add_choices"
+        assert request.choices() == (request,), "several answers need add_choices"
         return self.add_choices(request)[0]
 
     def add_choices(self, request: Request) -> list[Completion]:
@@ -136,6 +136,9 @@ class Session:
             for choice in request.choices()
         ]
         self.engine.add(request)
+        if request.sampling.beam is not None:
+            self.board.add_search(request.request_id, completions)
+            return completions
         for completion in completions:
             self.board.add(completion)
         return completions
@@ -211,12 +214,14 @@ class Session:
 
 def completion_output(completion: Completion, index: int) -> CompletionOutput:
     """One answer, as far as it has come."""
-    asked = completion.request.sampling.logprobs is not None
+    asked, beam = completion.request.sampling.logprobs is not None, completion.beam
+    logprob = sum(one.logprob for one in completion.logprobs) if asked else None
     return CompletionOutput(
         text=completion.text,
         token_ids=completion.token_ids,
         finish_reason=completion.finish_reason.name.lower() if completion.finished else None,
         logprobs=completion.logprobs if asked else None,
         index=index,
-        cumulative_logprob=sum(one.logprob for one in completion.logprobs) if asked else None,
+        cumulative_logprob=logprob if beam is None else beam.logprob,
+        beam_score=None if beam is None else beam.score,
     )

@@ -37,7 +37,7 @@ class Ledger:
         self.by_id: dict[str, Sequence] = {}
         self.free_rows = list(range(rows - 1, -1, -1))
         self.leaders: list[Sequence] = []
-        """Running ones whose prompt others wait for."""
+        """Running ones for whom more rows are kept than they have: others fork from them, or beams."""
         self.forked: list[tuple[Sequence, Sequence]] = []
         """(leader, child) of the plan that is running."""
         self.events: list[RareEvent] = []
@@ -60,19 +60,20 @@ class Ledger:
     @property
     def rows_reserved(self) -> int:
         """Rows that stay free for those who will fork."""
-        return sum(len(leader.pending) for leader in self.leaders)
+        return sum(leader.spare_rows for leader in self.leaders)
 
     def leave(self, sequence: Sequence, row: int) -> int:
         """Take a sequence's row and blocks from it; how many blocks it held."""
         if sequence.group is not None:
             sequence.group.rows.discard(row)
-        if sequence.pending:
+        if sequence.leads:
             self.leaders.remove(sequence)
         blocks = self.allocator.release(row)
-        self._vacate(row)
+        self.vacate(row)
         return blocks
 
-    def _vacate(self, row: int) -> None:
+    def vacate(self, row: int) -> None:
+        """A row that holds nothing any more goes back to the free ones."""
         self.free_rows.append(row)
         for i, start in enumerate(self.started):
             if start.row == row:  # admitted in this very plan: no executor has heard of it
@@ -81,20 +82,39 @@ class Ledger:
         self.ended.append(row)
 
     def end(self, reasons: Mapping[int, FinishReason]) -> None:
-        """Remove the running sequences at these positions and give their memory back."""
+        """Remove the running sequences at these positions and give their memory back. A beam ends its whole search."""
         running = self.running
+        if self.leaders:
+            reasons = self._with_beams(reasons)
         for group in {running.sequences[position].group for position in reasons}:
             if group is not None:
                 group.measure(self.allocator.table)
         for position, reason in reasons.items():
             sequence, row = running.sequences[position], int(running.row[position])
-            if self.by_id.get(sequence.request_id) is sequence:
-                del self.by_id[sequence.request_id]
+            leads = sequence.beams is None or sequence.leads
             blocks = self.leave(sequence, row)
+            if not leads:  # a search is told of once
+                continue
+            self.forget(sequence)
             output = int(running.known[position]) - sequence.prompt_tokens
             self.events.append(sequence.finished(reason, output, blocks))
             self.pass_on(sequence, reason)
         running.remove(list(reasons))
+
+    def _with_beams(self, reasons: Mapping[int, FinishReason]) -> Mapping[int, FinishReason]:
+        sequences = self.running.sequences
+        searches = {id(sequences[i].beams): reason for i, reason in reasons.items() if sequences[i].beams}
+        more = {i: searches[id(one.beams)] for i, one in enumerate(sequences) if id(one.beams) in searches}
+        return {**reasons, **more}
+
+    def forget(self, sequence: Sequence) -> None:
+        """Its ids are free again."""
+        ids = [sequence.request_id]
+        if sequence.beams is not None:
+            ids += [choice.request_id for choice in sequence.request.choices()]
+        for request_id in ids:
+            if self.by_id.get(request_id) is sequence:
+                del self.by_id[request_id]
 
     def pass_on(self, sequence: Sequence, reason: FinishReason) -> None:
         """A sequence has ended: those that wait for its prompt go on without it, or fail with it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.core.events import Admitted, Blocked, Copied, Evicted, Forked, Preempted
+from octavo.core.events import Admitted, Blocked, Copied, Evicted, Forked, PoolState, Preempted
 from octavo.core.plan import NO_FORKS, RowStart, StepPlan
 from octavo.scheduling.ledger import Ledger
 from octavo.scheduling.policies import UNLIMITED, deal, victim
@@ -63,6 +63,8 @@ class Planner:
             stops = running.known[:count]
         else:
             scheduled = deal(running.known[:count] - running.computed[:count], budget)
+            if self._ledger.leaders:
+                self._keep_beams_together(scheduled)
             running.scheduled[:count] = scheduled
             stops = running.computed[:count] + scheduled
             budget -= int(scheduled.sum())
@@ -97,14 +99,28 @@ class Planner:
             if alive is None:
                 alive = np.ones(running.count, np.bool_)
             position = victim(running.sequences, alive, self._config.queue)
-            self._preempt(position, requester=running.ids[int(short[0])])
-            alive[position] = False
-            short = short[short != position]
+            requester = running.ids[int(short[0])]
+            if running.sequences[position].beams is None:
+                self._preempt(position, requester)
+                alive[position] = False
+            else:
+                alive[self._preempt_beams(position, requester)] = False
+            short = short[alive[short]]
         if alive is None:
             return True
         # Positions were stable until here, whoever left.
         running.remove((~alive).nonzero()[0].tolist())
         return False
+
+    def _keep_beams_together(self, scheduled: NDArray[np.intp]) -> None:
+        """A search whose beams the budget would divide waits for the next step: a choice is between all of them. The
+        oldest one's always fit (see ``door``)."""
+        for leader in self._ledger.leaders:
+            if leader.beams is None or len(leader.beams.rows) == 1:
+                continue
+            mine = [i for i, one in enumerate(self._running.sequences) if one.beams is leader.beams]
+            if not scheduled[mine].all():
+                scheduled[mine] = 0
 
     def _preempt(self, position: int, requester: str) -> None:
         ledger, running, allocator = self._ledger, self._running, self._allocator
@@ -120,11 +136,41 @@ class Planner:
             sequence.restart(allocator.block_size)
         else:
             sequence.keep(ledger.tokens[row, sequence.prompt_tokens : known].copy())
+        self._push_back(sequence, requester, discarded, computed, blocks, before)
+
+    def _preempt_beams(self, position: int, requester: str) -> list[int]:
+        """Preempt a whole search; the positions of its rows. It starts again from its prompt, whatever ``preemption``
+        says: its beams without the blocks that they share might not fit where they were."""
+        ledger, running = self._ledger, self._running
+        beams, group = running.sequences[position].beams, running.sequences[position].group
+        assert beams is not None and beams.leader is not None and group is not None
+        leader, before = beams.leader, self._allocator.state()
+        positions = [i for i, sequence in enumerate(running.sequences) if sequence.beams is beams]
+        known, computed = int(running.known[position]), int(running.computed[position])
+        group.measure(self._allocator.table)
+        blocks = sum(ledger.leave(running.sequences[i], int(running.row[i])) for i in positions)
+        beams.restart()
+        leader.restart(self._allocator.block_size)
+        discarded = (known - leader.prompt_tokens) * len(positions)
+        self._push_back(leader, requester, discarded, computed, blocks, before)
+        return positions
+
+    def _push_back(
+        self,
+        sequence: Sequence,
+        requester: str,
+        discarded: int,
+        computed: int,
+        blocks: int,
+        before: PoolState,
+    ) -> None:
+        """A victim without a row waits again."""
+        ledger = self._ledger
         sequence.preemptions += 1
         if self._guard is not None:
             self._guard.preempted(self._step)
         ledger.waiting.push(sequence)
-        after = allocator.state()
+        after = self._allocator.state()
         ledger.events.append(
             Preempted(sequence.request_id, requester, discarded, computed, blocks, before, after)
         )
@@ -142,7 +188,7 @@ class Planner:
         rows = self._config.max_num_seqs - running.count - ledger.rows_reserved
         while budget > 0 and rows > 0 and len(waiting):
             sequence = waiting.head()
-            if 1 + len(sequence.pending) > rows:
+            if 1 + sequence.spare_rows > rows:
                 break
             row = ledger.free_rows[-1]
             headroom = self._config.watermark_blocks if running.count else 0
@@ -156,7 +202,7 @@ class Planner:
                 break
             waiting.pop()
             ledger.free_rows.pop()
-            rows -= 1 + len(sequence.pending)
+            rows -= 1 + sequence.spare_rows
             budget -= self._start(sequence, row, cached, budget)
         return budget
 
@@ -170,7 +216,9 @@ class Planner:
         self._running.append(sequence, row, cached, known, blocks << ledger.shift, chunk)
         if sequence.group is not None:
             sequence.group.rows.add(row)
-            if sequence.pending:
+            if sequence.beams is not None:
+                sequence.beams.rows = [row]
+            if sequence.leads:
                 ledger.leaders.append(sequence)
         resumed = sequence.preemptions > 0
         if not resumed:
@@ -189,6 +237,8 @@ class Planner:
         ledger, running = self._ledger, self._running
         pairs: list[tuple[int, int]] = []
         for leader in list(ledger.leaders):
+            if leader.beams is not None:
+                continue
             position = running.sequences.index(leader)
             known = int(running.known[position])
             if int(running.computed[position] + running.scheduled[position]) < known:
@@ -208,7 +258,7 @@ class Planner:
         self._allocator.fork(parent, row)
         blocks = int(self._allocator.table.num_blocks[row])
         ledger.tokens[row, :known] = child.token_ids
-        self._running.insert(position, child, row, known, blocks << ledger.shift)
+        self._running.insert(position, child, row, known, known, blocks << ledger.shift)
         child.leader = None
         assert child.group is not None, "whoever forks is one of several answers"
         child.group.rows.add(row)

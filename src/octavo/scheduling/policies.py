@@ -69,6 +69,8 @@ def victim(sequences: Items[Sequence], alive: NDArray[np.bool_], order: QueueOrd
     Never position 0: the oldest always advances, so that every step brings the whole nearer to its end.
     """
     candidates: list[int] = alive.nonzero()[0][1:].tolist()
+    if (oldest := sequences[0].beams) is not None:  # all rows of a search are as old as its first
+        candidates = [position for position in candidates if sequences[position].beams is not oldest]
     assert candidates, "the pool holds the longest sequence, so the oldest one cannot lack a block alone"
     if order == "fcfs":
         return candidates[-1]

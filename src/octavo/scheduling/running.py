@@ -119,16 +119,19 @@ class Running:
         self.written += computed
         self._rows_view = self._ids_view = None
 
-    def insert(self, position: int, sequence: Sequence, row: int, known: int, slots: int) -> None:
-        """A sequence whose known tokens are all computed, in front of the one that is at ``position`` now."""
+    def insert(
+        self, position: int, sequence: Sequence, row: int, computed: int, known: int, slots: int
+    ) -> None:
+        """A sequence that is not scheduled, in front of the one that is at ``position`` now."""
         n = self.count
         self._fields[:, position + 1 : n + 1] = self._fields[:, position:n].copy()
         newest = sequence.token_ids[-1]
-        self._fields[:, position] = (row, known, known, sequence.limit, slots, 0, newest)
+        self._fields[:, position] = (row, computed, known, sequence.limit, slots, 0, newest)
         self.sequences.insert(position, sequence)
         self.ids.insert(position, sequence.request_id)
         self.count = n + 1
-        self.written += known
+        self.backlog += known - computed
+        self.written += computed
         self._rows_view = self._ids_view = None
 
     def remove(self, positions: list[int]) -> None:

@@ -21,10 +21,10 @@ from octavo.core.plan import FinishReason, StepPlan, StepResult
 from octavo.core.request import Request
 from octavo.memory import Allocator, HashChain
 from octavo.scheduling.applying import Applier
-from octavo.scheduling.door import check
+from octavo.scheduling.door import Limits, check
 from octavo.scheduling.ledger import Ledger
 from octavo.scheduling.planning import Planner
-from octavo.scheduling.sequence import Group, Sequence
+from octavo.scheduling.sequence import Beams, Group, Sequence
 
 
 class Scheduler:
@@ -45,6 +45,15 @@ class Scheduler:
         self.tokens = ledger.tokens
         """int32 [max_num_seqs, >= max_len]: known tokens of each row."""
         self._arrivals = 0
+        self._limits = Limits(
+            model_len=config.max_model_len,
+            pool_len=allocator.pool_len,
+            num_blocks=allocator.num_blocks,
+            block_size=allocator.block_size,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            can_fork=allocator.can_fork,
+        )
 
     # ------------------------------------------------------------------ the queue
 
@@ -77,7 +86,7 @@ class Scheduler:
 
     def check(self, request: Request) -> None:
         """Raise RequestError for an empty prompt or too many answers, ContextLengthError for what can never fit."""
-        check(request, self.config.max_model_len, self.allocator.pool_len, self.config.max_num_seqs)
+        check(request, self._limits)
 
     def add(self, request: Request) -> None:
         """Queue a request. Raises what ``check`` raises, and RequestError for an id that is in use.
@@ -87,14 +96,17 @@ class Scheduler:
         assert request.prompt_token_ids.dtype == np.int32, "names of blocks are taken from the bytes"
         ledger = self._ledger
         choices = request.choices()
-        for choice in choices:
-            if choice.request_id in ledger.by_id:
-                raise RequestError(f"request id {choice.request_id!r} is in use", param="request_id")
+        for request_id in (request.request_id, *(choice.request_id for choice in choices)):
+            if request_id in ledger.by_id:
+                raise RequestError(f"request id {request_id!r} is in use", param="request_id")
         try:
             self.check(request)
         except ContextLengthError as error:
             ledger.events.append(Refused(request.request_id, error.message))
             raise
+        if request.sampling.beam is not None:
+            self._add_search(request)
+            return
         named = request.sampling.max_tokens
         limit = self.max_len if named is None else len(request.prompt_token_ids) + named
         group = Group() if len(choices) > 1 else None
@@ -113,15 +125,33 @@ class Scheduler:
         for sequence in sequences:
             self.waiting.push(sequence)
 
+    def _add_search(self, request: Request) -> None:
+        params, prompt = request.sampling.beam, len(request.prompt_token_ids)
+        assert params is not None
+        longest = self._limits.longest_search(prompt, params.width)
+        named = request.sampling.max_tokens
+        tokens = longest - prompt if named is None else named
+        # One beyond its last token: the search ends itself, for all its rows at once.
+        leader = Sequence(
+            request, self._arrivals, prompt + tokens + 1, HashChain(request.cache_salt), Group()
+        )
+        leader.beams = Beams(params, tokens)
+        leader.beams.leader = leader
+        self._arrivals += 1
+        for one in (request, *request.choices()):
+            self._ledger.by_id[one.request_id] = leader
+        self.waiting.push(leader)
+
     def finish(self, request_id: str, reason: FinishReason) -> bool:
-        """End a request now, whatever it is doing. False if it is unknown or has ended.
+        """End a request now, whatever it is doing; a beam search by any of its ids. False if it is not known any more.
 
         While its step is running, its blocks stay until the step is applied; nobody else can be using them.
         """
         ledger = self._ledger
-        sequence = ledger.by_id.pop(request_id, None)
+        sequence = ledger.by_id.get(request_id)
         if sequence is None:
             return False
+        ledger.forget(sequence)
         if sequence.leader is not None:
             sequence.leader.pending.remove(sequence)
             ledger.events.append(sequence.finished(reason, 0))

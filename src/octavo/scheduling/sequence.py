@@ -1,7 +1,9 @@
 """``Sequence``: one answer on its way through the scheduler, and ``Group``: the answers of one request.
 
+``Beams`` are the rows of a beam search.
+
 An object an answer, never one a step. Of a request with n answers the first is the *leader*: it alone is queued and
-computes the prompt, and then the others, until there *pending*, fork from it and go their own ways.
+computes the prompt, and then the others, until then *pending*, fork from it and go their own ways.
 """
 
 from __future__ import annotations
@@ -9,10 +11,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.core.beam_params import BeamParams
 from octavo.core.events import Finished
 from octavo.core.plan import FinishReason
 from octavo.core.request import Request
 from octavo.memory import BlockTable, Claim, HashChain
+from octavo.scheduling.beam_search import BeamSearch
 
 NO_TOKENS: NDArray[np.int32] = np.zeros(0, np.int32)
 NO_TOKENS.setflags(write=False)
@@ -35,9 +39,34 @@ class Group:
         self.blocks_peak = max(self.blocks_peak, distinct)
 
 
+class Beams:
+    """A beam search on its way: one sequence, the leader, queues for it, and stands among its rows while it runs."""
+
+    __slots__ = ("leader", "max_tokens", "params", "rows", "search")
+
+    def __init__(self, params: BeamParams, max_tokens: int) -> None:
+        self.params = params
+        self.max_tokens = max_tokens
+        self.leader: Sequence | None = None
+        self.search = BeamSearch(params, max_tokens)
+        self.rows: list[int] = []
+        """Row of each place of the search; the leader's alone until the prompt is computed, none in the queue."""
+
+    @property
+    def spare_rows(self) -> int:
+        """Rows that it may need beyond those that it has, or beyond its first."""
+        return self.params.width - max(1, len(self.rows))
+
+    def restart(self) -> None:
+        """It lost its rows, and with them every beam's keys and values. The same search will find the same beams."""
+        self.rows = []
+        self.search = BeamSearch(self.params, self.max_tokens)
+
+
 class Sequence:
     __slots__ = (
         "arrival",
+        "beams",
         "cached_tokens",
         "chain",
         "claim",
@@ -77,8 +106,20 @@ class Sequence:
         """Whose prompt it waits for; None once it has a place of its own."""
         self.pending: list[Sequence] = []
         """The answers that fork from this one when its prompt is computed. Their rows are kept free."""
+        self.beams: Beams | None = None
+        """The search whose row this is; None for a sampled answer."""
         self.claim = self._claim()
         """What it brings to the door when it is next admitted."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether rows are kept for others besides its own."""
+        return bool(self.pending) or (self.beams is not None and self.beams.leader is self)
+
+    @property
+    def spare_rows(self) -> int:
+        """How many."""
+        return len(self.pending) if self.beams is None else self.beams.spare_rows
 
     @property
     def prompt_tokens(self) -> int:

@@ -169,6 +169,6 @@ def recorded_requests(path: Path) -> Iterator[SimulatedRequest]:
                     outputs[event.request_id] = event.output_tokens
     for number, item in enumerate(item for item in Recording(path).items() if isinstance(item, Added)):
         assert isinstance(item, Added)
-        lengths = [max(outputs.get(choice.request_id, 1), 1) for choice in item.request.choices()]
+        lengths = [max(outputs.get(run.request_id, 1), 1) for run in item.request.runs()]
         several = tuple(lengths) if len(lengths) > 1 else ()
         yield SimulatedRequest(item.at, item.request, max(lengths), content_key(ANSWER, number), several)

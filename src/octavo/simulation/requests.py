@@ -34,9 +34,9 @@ class SimulatedRequest:
 
     def scripts(self) -> Iterator[tuple[str, int, int]]:
         """(request id, output tokens, content) of each of its answers, each with a content of its own."""
-        for i, choice in enumerate(self.request.choices()):
+        for i, run in enumerate(self.request.runs()):
             tokens = self.choice_tokens[i] if self.choice_tokens else self.output_tokens
-            yield choice.request_id, tokens, content_key(self.answer_key, i) if i else self.answer_key
+            yield run.request_id, tokens, content_key(self.answer_key, i) if i else self.answer_key
 
 
 def make_request(

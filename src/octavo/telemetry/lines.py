@@ -6,6 +6,7 @@ from octavo.core.events import (
     AdmissionPaused,
     AdmissionResumed,
     Admitted,
+    BeamsDecided,
     Blocked,
     Copied,
     Evicted,
@@ -47,6 +48,12 @@ def event_line(event: RareEvent) -> str:
             return (
                 f"Forked {event.request_id} from {event.parent_id}: row {event.row} shares {event.blocks} blocks, "
                 f"{event.tokens} tokens need not be computed"
+            )
+        case BeamsDecided():
+            best = event.answers[0]
+            return (
+                f"Beams decided of {event.request_id}: {len(event.answers)} answers, the best of score "
+                f"{best.score:.4f} with {len(best.token_ids)} tokens"
             )
         case Copied():
             return f"Copied {len(event.copies)} shared blocks before they are written to"

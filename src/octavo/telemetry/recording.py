@@ -25,10 +25,11 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.core.beam_params import BeamParams
 from octavo.core.config import CacheConfig, SchedulerConfig
 from octavo.core.errors import ConfigError
 from octavo.core.events import StepRecord
-from octavo.core.plan import FinishReason, StepPlan
+from octavo.core.plan import FinishReason, RowStart, StepPlan
 from octavo.core.request import Request
 from octavo.core.sampling_params import SamplingParams
 
@@ -53,8 +54,17 @@ def sampling_fields(sampling: SamplingParams) -> dict[str, Any]:
     for field in fields(SamplingParams):
         value = getattr(sampling, field.name)
         if value != getattr(DEFAULT_SAMPLING, field.name):
+            if isinstance(value, BeamParams):
+                value = asdict(value)
             found[field.name] = dict(value) if isinstance(value, Mapping) else value
     return found
+
+
+def _start(start: RowStart) -> list[Any]:
+    """Row, request, output tokens that it kept, computed tokens; and of a beam, which took them over, the tokens."""
+    kept = start.output_token_ids.tolist()
+    told = [start.row, start.request.request_id, len(kept), start.cached_tokens]
+    return [*told, kept] if start.request.sampling.beam is not None else told
 
 
 class Recorder:
@@ -72,6 +82,8 @@ class Recorder:
         self._file = file
         self._size = cache.block_size
         self._known: set[str] = set()
+        self._searching: set[int] = set()
+        """Rows of beam searches: what they compute does not follow from what was sampled."""
         self._rows: NDArray[np.int32] = np.zeros(0, np.int32)
         self._next: NDArray[np.int32] = np.zeros(0, np.int32)
         """int32 [R]: computed tokens of ``_rows`` after the previous step."""
@@ -90,7 +102,7 @@ class Recorder:
 
     def added(self, request: Request, now: float) -> None:
         """A request is handed to the engine (which may still refuse it). Seconds on the engine's clock."""
-        self._known.update(choice.request_id for choice in request.choices())
+        self._known.update(run.request_id for run in request.runs())
         line: dict[str, Any] = {
             "add": request.request_id,
             "at": now,
@@ -122,6 +134,11 @@ class Recorder:
         line: dict[str, Any] = {"step": record.plan.step, "at": now}
         self._write_plan(line, record.plan)
         line["sampled"] = record.result.token_ids.tolist()
+        if record.result.candidates:
+            line["candidates"] = {
+                row: [found.token_ids.tolist(), found.logprobs.tolist(), np.flatnonzero(found.stops).tolist()]
+                for row, found in record.result.candidates.items()
+            }
         if record.result.stopped.any():
             line["stopped"] = np.flatnonzero(record.result.stopped).tolist()
         if record.finished.any():
@@ -144,13 +161,16 @@ class Recorder:
             line["scheduled"] = plan.scheduled.tolist()
         if not plan.samples.all():
             line["silent"] = np.flatnonzero(~plan.samples).tolist()
+        self._searching.difference_update(plan.ended)
         if plan.started:
             for start in plan.started:
                 assert start.request.request_id in self._known, "added() is called for every request"
-            line["started"] = [
-                [start.row, start.request.request_id, len(start.output_token_ids), start.cached_tokens]
-                for start in plan.started
-            ]
+            line["started"] = [_start(start) for start in plan.started]
+            for start in plan.started:
+                if start.request.sampling.beam is not None:
+                    self._searching.add(start.row)
+        if self._searching and not self._searching.isdisjoint(plan.rows.tolist()):
+            line["tokens"] = plan.token_ids.tolist()
         if plan.ended:
             line["ended"] = list(plan.ended)
         if len(plan.copies):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -11,9 +11,12 @@ from typing import Any, TypeVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.core.beam_params import BeamParams
 from octavo.core.config import CacheConfig, SchedulerConfig
 from octavo.core.errors import OctavoError
 from octavo.core.events import (
+    BeamAnswer,
+    BeamsDecided,
     Copied,
     Evicted,
     Finished,
@@ -23,7 +26,7 @@ from octavo.core.events import (
     StepRecord,
     Waste,
 )
-from octavo.core.plan import FinishReason, RowStart, StepPlan, StepResult
+from octavo.core.plan import Candidates, FinishReason, RowStart, StepPlan, StepResult
 from octavo.core.request import Request
 from octavo.core.sampling_params import SamplingParams
 from octavo.telemetry.checked_lines import Record, complain, json_records, numbered_lines
@@ -142,6 +145,15 @@ def _settings(record: Record, name: str, kind: type[Settings]) -> Settings:
         record.complain(f"{name}: {error}")
 
 
+def _candidates(found: Mapping[str, Any]) -> dict[int, Candidates]:
+    read = {}
+    for row, (token_ids, logprobs, stopping) in found.get("candidates", {}).items():
+        stops = np.zeros(len(token_ids), np.bool_)
+        stops[stopping] = True
+        read[int(row)] = Candidates(np.array(token_ids, np.int32), np.array(logprobs, np.float32), stops)
+    return read
+
+
 class _Reader:
     """What the lines so far have told."""
 
@@ -185,17 +197,19 @@ class _Reader:
         if "logit_bias" in given:
             given["logit_bias"] = {int(token): bias for token, bias in given["logit_bias"].items()}
         try:
+            if "beam" in given:
+                given["beam"] = BeamParams(**given["beam"])
             sampling = SamplingParams(**given)
         except OctavoError as error:
             line.complain(error.message)
         request = Request(request_id, prompt, sampling, int(found.get("priority", 0)), found.get("salt"))
-        for choice in request.choices():
-            if choice.request_id in self._requests:
-                line.complain(f"request {choice.request_id!r} was added before and has not ended")
-            self._requests[choice.request_id] = choice
-            self._outputs[choice.request_id] = []
+        for run in request.runs():
+            if run.request_id in self._requests:
+                line.complain(f"request {run.request_id!r} was added before and has not ended")
+            self._requests[run.request_id] = run
+            self._outputs[run.request_id] = []
         if request.sampling.n > 1:
-            self._several[request_id] = tuple(choice.request_id for choice in request.choices())
+            self._several[request_id] = tuple(run.request_id for run in request.runs())
         return Added(request, line.seconds("at"), bool(found.get("constrained")))
 
     def _record(self, line: Record) -> StepRecord:
@@ -215,7 +229,7 @@ class _Reader:
         running, waiting = found["counts"]
         record = StepRecord(
             plan=plan,
-            result=StepResult(sampled, stopped),
+            result=StepResult(sampled, stopped, candidates=_candidates(found)),
             request_ids=request_ids,
             finished=finished,
             events=events,
@@ -257,6 +271,8 @@ class _Reader:
             for row, first, length in zip(rows.tolist(), computed.tolist(), scheduled.tolist(), strict=True)
         ]
         token_ids = np.array([token for part in parts for token in part], np.int32)
+        if "tokens" in found:
+            token_ids = np.array(found["tokens"], np.int32)
         if len(token_ids) != int(scheduled.sum()):
             line.complain("a row computes tokens that are not known yet")
         self._rows, self._next = rows, computed + scheduled
@@ -274,11 +290,21 @@ class _Reader:
             forks=np.array(found.get("forks", []), np.int32).reshape(-1, 2),
         )
 
-    def _start(self, line: Record, row: int, request_id: str, kept: int, cached_tokens: int) -> RowStart:
+    def _start(
+        self,
+        line: Record,
+        row: int,
+        request_id: str,
+        kept: int,
+        cached_tokens: int,
+        tokens: list[int] | None = None,
+    ) -> RowStart:
+        """``tokens``: what a beam took over."""
         request = self._requests.get(request_id)
         if request is None:
             line.complain(f"request {request_id!r} starts and was not added")
-        output = self._outputs[request_id] = self._outputs[request_id][:kept]
+        output = self._outputs[request_id][:kept] if tokens is None else tokens
+        self._outputs[request_id] = output
         self._owner[row] = request_id
         self._tokens[row] = request.prompt_token_ids.tolist() + output
         return RowStart(row, request, np.array(output, np.int32), cached_tokens)
@@ -302,6 +328,11 @@ class _Reader:
             values["reason"] = FinishReason(values["reason"])
         if kind is Evicted:
             values["blocks"] = tuple(values["blocks"])
+        if kind is BeamsDecided:
+            values["answers"] = tuple(
+                BeamAnswer(**{**answer, "token_ids": tuple(answer["token_ids"])})
+                for answer in values["answers"]
+            )
         if kind is Copied:
             values["copies"] = tuple((source, copy) for source, copy in values["copies"])
         return kind(**values)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from octavo.core.events import (
     Admitted,
+    BeamsDecided,
     Blocked,
     Copied,
     Evicted,
@@ -43,7 +44,7 @@ class LineSink:
     def __init__(self, write: Callable[[str], None], *, verbose: bool = False) -> None:
         self.say = write
         """Writes a line that comes from no event."""
-        self._everyday = () if verbose else (Admitted, Finished, Forked, Copied)
+        self._everyday = () if verbose else (Admitted, Finished, Forked, Copied, BeamsDecided)
         self._pool: PoolState | None = None
         """After the step before; None before the first."""
         self._evictions, self._preemptions, self._blocked = EvictionLines(), PreemptionLines(), BlockedLines()
