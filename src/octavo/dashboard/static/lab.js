@@ -32,11 +32,10 @@ class Lab {
     this.recording = null;
     this.visible = false;
     this.opened = null;
-    const complain = (error) => this.form.complain(error);
     this.form = labForm(described, { onInput: (name, value) => this.move(name, value), onChange: () => this.rest() });
     this.answers = answersView({
       ask: (settings, signal) => post("lab/answers", { settings, page: this.page }, { signal }),
-      complain,
+      complain: (error) => this.form.complain("answers", error),
       steps: described.steps,
       warmup: described.warmup_steps,
     });
@@ -47,7 +46,7 @@ class Lab {
         close: (session) => request(`lab/sessions/${session}`, { method: "DELETE", keepalive: true }).catch(() => {}),
       },
       onMove: (news) => this.moved(news),
-      complain: (error) => (this.recording === null ? complain(error) : this.tellRecording(error)),
+      complain: (error) => (this.recording === null ? this.form.complain("run", error) : this.tellRecording(error)),
       steps: described.steps,
     });
     this.layout(panel, described);
@@ -101,8 +100,8 @@ class Lab {
     this.speed = wrong ? FIRST_SPEED : Number(speed);
     this.player.setSpeed(this.speed);
     this.form.set(this.values);
+    this.form.complain("address", wrong);
     this.showSource();
-    if (wrong) this.form.complain(wrong);
     return undefined;
   }
 
@@ -146,7 +145,9 @@ class Lab {
   moved({ step = this.step, speed = this.speed, done }) {
     [this.step, this.speed] = [step, speed];
     // A browser allows so many changes of the address in a time; a run that plays tells of every one when it stops.
-    if (done) this.tellAddress(false);
+    if (!done) return;
+    this.form.complain("address", null);
+    this.tellAddress(false);
   }
 
   showSource() {

@@ -5,10 +5,11 @@ import { POLICIES } from "./lab_words.js";
 
 /**
  * `onInput(name, value)`: a control moves; `onChange()`: it has come to rest.
- * Returns {element, set(values), complain(error or null)}.
+ * Returns {element, set(values), complain(source, error or null)}.
  */
 export function labForm({ controls, models }, { onInput, onChange }) {
   const places = new Map();
+  const complaints = new Map();
   const complaint = h("p", { class: "lab-complaint", role: "alert", hidden: true });
   const poolNote = h("p", { class: "hint", id: "lab-note-pool" });
   const element = h(
@@ -45,11 +46,15 @@ export function labForm({ controls, models }, { onInput, onChange }) {
   return {
     element,
     set,
-    /** Show the server's complaint at the control that it names. */
-    complain(error) {
-      complaint.textContent = error ? error.message : "";
-      complaint.hidden = !error;
-      for (const [name, place] of places) place.mark(error?.param === name);
+    /** Show what `source` has to complain of, at the control that it names; null: nothing any more. */
+    complain(source, error) {
+      if (error) complaints.set(source, error);
+      else complaints.delete(source);
+      const all = [...complaints.values()];
+      const text = [...new Set(all.map(({ message }) => message))].join("; ");
+      if (complaint.textContent !== text) complaint.textContent = text;
+      complaint.hidden = all.length === 0;
+      for (const [name, place] of places) place.mark(all.some(({ param }) => param === name));
     },
   };
 }
@@ -164,5 +169,5 @@ function numbers(control, onInput, onChange) {
 
 /** Fills a definition list: for recordings, which have facts in place of controls. */
 export function facts(list, pairs) {
-  return fill(list, pairs.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+  return fill(list, pairs.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
 }
