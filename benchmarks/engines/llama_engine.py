@@ -79,7 +79,9 @@ class Llama:
         first, tokens = 0.0, 0
         status = await reader.readline()
         assert b" 200 " in status, status
-        async for line in reader:
+        async for line in reader:  # (each piece of the chunked body is a whole event)
+            if line.startswith(b"data: [DONE]"):
+                break
             if not line.startswith(b"data: {"):
                 continue
             event = json.loads(line[6:])
