@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
@@ -137,6 +138,8 @@ class Generation(ABC):
             ready = []
             for answer, stream in open_:
                 for delta in stream.poll():
+                    if delta.finish_reason == FinishReason.STOP and _gave_up(stream):
+                        delta.finish_reason = FinishReason.ERROR
                     ready.append((answer, delta))
             if ready:
                 yield ready
@@ -231,6 +234,14 @@ class Generation(ABC):
                 "message": f"the server's --max-tokens-cap ended this answer at {cap} tokens",
             }
         }
+
+
+def _gave_up(stream: Stream) -> bool:
+    """Whether a constrained answer that ended by itself did so because nothing could be said to follow."""
+    constraint, completion = stream.request.constraint, stream.completion
+    if constraint is None or completion is None:
+        return False
+    return constraint.gave_up(np.array(completion.token_ids, np.int32))
 
 
 def _death(error: EngineDeadError) -> str:

@@ -97,15 +97,27 @@ class GrammarConstraint:
     """Implements ``core.constraint.Constraint``."""
 
     def __init__(self, matcher: LLMatcher, eos_token_id: int, vocab_size: int) -> None:
+        self.failed = False
+        """Whether the matcher of some answer gave up."""
         self._matcher = matcher
         self._eos_token_id = eos_token_id
         self._vocab_size = vocab_size
 
     def start(self, output_token_ids: NDArray[np.int32]) -> GrammarMask:
-        mask = GrammarMask(self._matcher.deep_copy(), self._eos_token_id, self._vocab_size)
+        mask = GrammarMask(self, self._matcher.deep_copy(), self._eos_token_id, self._vocab_size)
         for token in output_token_ids.tolist():
             mask.advance(token)
         return mask
+
+    def gave_up(self, output_token_ids: NDArray[np.int32]) -> bool:
+        if not self.failed:
+            return False
+        trial = self._matcher.deep_copy()
+        for token in output_token_ids.tolist():
+            trial.compute_bitmask()  # where the limits on work are found out
+            if trial.is_error() or not trial.consume_token(token):
+                return True
+        return bool(trial.is_error())
 
 
 class GrammarMask:
@@ -115,7 +127,10 @@ class GrammarMask:
     the request ends, and everyone else's goes on.
     """
 
-    def __init__(self, matcher: LLMatcher, eos_token_id: int, vocab_size: int) -> None:
+    def __init__(
+        self, constraint: GrammarConstraint, matcher: LLMatcher, eos_token_id: int, vocab_size: int
+    ) -> None:
+        self._constraint = constraint
         self._matcher = matcher
         self._eos_token_id = eos_token_id
         self._vocab_size = vocab_size
@@ -126,6 +141,7 @@ class GrammarMask:
             if not self._matcher.is_error() and allowed.any():
                 logits[~allowed] = -np.inf
                 return
+        self._constraint.failed |= bool(self._matcher.is_error())
         end = logits[self._eos_token_id]
         logits.fill(-np.inf)
         logits[self._eos_token_id] = end

@@ -250,3 +250,14 @@ def test_mistakes_are_the_clients_exceptions(client: Any) -> None:
     assert found.value.param == "input_tokens"
     with pytest.raises(openai.NotFoundError, match="other"):
         client.completions.create(model="other", prompt="a")
+
+
+def test_an_answer_whose_constraint_gave_up_is_no_answer(client: Any) -> None:
+    """The grammar is taken, and after its second token there is more to follow than may be looked at."""
+    outputs = {"grammar": 'start: "zz" | "xx" ' + " ".join(['"a"?'] * 3000)}
+    ask = {"model": "tiny", "prompt": "a", "max_tokens": 9, "logit_bias": {"120": 50}}
+    ask["extra_body"] = {"structured_outputs": outputs}
+    whole = client.completions.create(**ask)
+    assert (whole.choices[0].text, whole.choices[0].finish_reason) == ("xx", "error")
+    chunks = list(client.completions.create(**ask, stream=True))
+    assert [choice.finish_reason for chunk in chunks for choice in chunk.choices][-1] == "error"

@@ -31,6 +31,9 @@ class Anything:
     def start(self, output_token_ids: NDArray[np.int32]) -> TokenMask:
         raise AssertionError("no sampler runs here")
 
+    def gave_up(self, output_token_ids: NDArray[np.int32]) -> bool:
+        return False
+
 
 class FailsAt:
     """Executor that fails in these steps and else answers what follows from the plan."""

@@ -157,3 +157,30 @@ def test_a_parser_that_gives_up_at_the_first_token_is_told(grammars: GrammarComp
     with pytest.raises(RequestError, match=r"p is not valid: Parser Error: Current row has .* max is 2000"):
         grammars.compile("lark", "start: " + " ".join(['"a"?'] * 3000), param="p")
     assert grammars.compile("lark", "start: " + " ".join(['"a"?'] * 300), param="p")
+
+
+def test_an_answer_whose_constraint_gave_up_is_not_complete(
+    grammars: GrammarCompiler, tokenizer: Tokenizer
+) -> None:
+    def answer(constraint: Any, wanted: str) -> list[int]:
+        mask, tokens = constraint.start(np.zeros(0, np.int32)), []
+        while not tokens or tokens[-1] != tokenizer.eos_token_id:
+            logits = np.zeros(grammars._vocab_size, np.float32)
+            for token in map(ord, wanted):
+                logits[token] = 1.0
+            mask.apply(logits)
+            tokens.append(int(logits.argmax()))
+            mask.advance(tokens[-1])
+        return tokens
+
+    fine = grammars.compile("lark", 'start: "x" "a"? "a"?', param="p")
+    whole = answer(fine, "xa")
+    assert not fine.gave_up(np.array(whole, np.int32))
+    hard = grammars.compile("lark", 'start: "zz" | "xx" ' + " ".join(['"a"?'] * 3000), param="p")
+    short = answer(hard, "z")
+    assert bytes(short[:-1]) == b"zz"
+    assert not hard.gave_up(np.array(short, np.int32))
+    cut = answer(hard, "x")
+    assert bytes(cut[:-1]) == b"xx"
+    assert hard.gave_up(np.array(cut, np.int32))
+    assert not hard.gave_up(np.array(short, np.int32)), "the same constraint, another answer"
