@@ -9,7 +9,7 @@
 //     q8_0      a group: [32 / i][panel][i] bytes, then a float16 scale an output
 //     q4_0      a group: [16 / i][panel][i] bytes, of 2 i of k the first i low and the others high; then float16 scales
 //     q4_1      the same, and then float16 minima
-//   x, in row blocks of at most ``max_rows`` rows: ``x_row_bytes`` a row, then [K / group][rows of the block][group]
+//   x, in row blocks of at most ``max_rows`` rows: [K / group][rows of the block][group]; quantised, with a scale behind it
 // Keeping a row's group together makes packing x a conversion and not a transposition, and all addresses inside a
 // group are constants to the kernel.
 //
@@ -17,8 +17,9 @@
 // from first to last, in every kernel of a path, whatever the number of rows. More parallelism for few rows comes
 // from more panels side by side, never from splitting K.
 //
-// Quantised weights multiply quantised rows: x is rounded to signed bytes, int8 with a scale a row, the others with a scale
-// a group. Sums of products of codes are integers and exact, whatever the instructions; what follows is float32.
+// Quantised weights multiply quantised rows: x is rounded to signed bytes with a scale a group (32 elements, int8 64; one
+// scale a row would let a few large activations swallow the others). Sums of products of codes are integers and exact,
+// whatever the instructions; what follows is float32.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +42,6 @@ struct LinearArgs {
 struct LinearKernels {
     std::int64_t panel;               // columns
     std::int64_t group;               // elements of K
-    std::int64_t x_row_bytes;         // of packed x, a row
     std::int64_t x_group_bytes;       // of packed x, a row and group
     std::int64_t weight_group_bytes;  // of packed weights, a panel and group
     std::int64_t weight_panel_bytes;  // of packed weights, a panel, behind its groups

@@ -25,15 +25,10 @@ std::int64_t groups_of(const LinearArgs& args) {
 }
 
 template <class Format>
-std::int64_t packed_row_bytes(std::int64_t groups) {
-    return Format::x_row_bytes + groups * Format::x_group_bytes;
-}
-
-template <class Format>
 void pack_rows(const LinearArgs& args, std::int64_t block) {
     const RowBlocks blocks(args.rows, Format::max_rows);
     const std::int64_t begin = blocks.begin(block), groups = groups_of<Format>(args);
-    char* out = static_cast<char*>(args.packed_x) + begin * packed_row_bytes<Format>(groups);
+    char* out = static_cast<char*>(args.packed_x) + begin * groups * Format::x_group_bytes;
     Format::pack(args, begin, blocks.rows(block), groups, out);
 }
 
@@ -52,7 +47,7 @@ void multiply(const LinearArgs& args, std::int64_t begin, std::int64_t end) {
         tile.out_stride = args.out_stride;
         for (std::int64_t block = 0; block < blocks.count; ++block) {
             const std::int64_t row = blocks.begin(block);
-            tile.x = static_cast<const char*>(args.packed_x) + row * packed_row_bytes<Format>(tile.groups);
+            tile.x = static_cast<const char*>(args.packed_x) + row * tile.groups * Format::x_group_bytes;
             tile.out = args.out + row * args.out_stride + panel * Format::panel;
             Format::tile(static_cast<int>(blocks.rows(block)), wide)(tile);
         }
@@ -64,7 +59,6 @@ template <class Format>
 constexpr LinearKernels kernels_of(std::int64_t interleaved, std::uint8_t code_flip) {
     return {Format::panel,
             Format::group,
-            Format::x_row_bytes,
             Format::x_group_bytes,
             Format::weight_group_bytes,
             Format::weight_panel_bytes,

@@ -15,7 +15,7 @@ namespace {
 // The sizes that all plain formats of a path share, and how their tiles are found.
 template <class Tiles>
 struct Plain : Tiles {
-    static constexpr std::int64_t x_row_bytes = 0, x_group_bytes = 64, weight_panel_bytes = 0;
+    static constexpr std::int64_t x_group_bytes = 64, weight_panel_bytes = 0;
     static constexpr std::int64_t weight_group_bytes = Tiles::group_bytes;
     static constexpr std::int64_t max_rows = kMaxRows, few_rows = kFewRows, few_rows_panels = kFewRowsPanels;
 

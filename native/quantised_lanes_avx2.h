@@ -12,6 +12,7 @@ namespace {
 struct Lanes {
     static constexpr int width = 8;
     static constexpr int panel = 16;
+    static constexpr int rows = 3, few_rows = 1;
 
     using Words = __m256i;
     using Floats = __m256;
@@ -42,8 +43,6 @@ struct Lanes {
 
 #if defined(OCTAVO_PATH_AVX2_VNNI)
     static constexpr bool unsigned_codes = true;
-    static constexpr int byte_rows = 6, byte_few_rows = 2;
-    static constexpr int block_rows = 3, block_few_rows = 1;
 
     struct Bytes {
         using Sum = __m256i;
@@ -56,8 +55,6 @@ struct Lanes {
     using Nibbles = Bytes;
 #else
     static constexpr bool unsigned_codes = false;
-    static constexpr int byte_rows = 4, byte_few_rows = 2;
-    static constexpr int block_rows = 3, block_few_rows = 1;
 
     // Signed weights: |w| as unsigned times x with the sign of w. |w| <= 128 and |x| <= 127: two products are 32,512 at
     // most and do not saturate. (Unsigned weights, 128 higher, would.)

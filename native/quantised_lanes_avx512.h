@@ -12,8 +12,7 @@ struct Lanes {
     static constexpr int width = 16;
     static constexpr int panel = 32;
     static constexpr bool unsigned_codes = true;
-    static constexpr int byte_rows = 10, byte_few_rows = 6;   // of the 32 registers, 20 or 24 accumulators: more spill
-    static constexpr int block_rows = 6, block_few_rows = 3;  // two accumulators an output: codes and float32
+    static constexpr int rows = 6, few_rows = 3;  // two accumulators an output, codes and float32, of 32 registers
 
     using Words = __m512i;
     using Floats = __m512;

@@ -6,7 +6,7 @@
 namespace octavo::OCTAVO_PATH {
 namespace {
 
-// In front of a packed row (int8) or behind each group of its codes (the block formats).
+// Behind the codes of each group of a packed row.
 struct Scale {
     float scale;
     std::int32_t correction;  // where weights are stored higher than they are: minus their offset times the sum of codes
@@ -51,80 +51,31 @@ inline Lanes::Floats halves_at(const Tile& tile, const char* weight, int v) {
     return Lanes::halves(weight + v / kVectors * tile.panel_bytes + v % kVectors * kVectorBytes / 2);
 }
 
-// Hides that what follows a loop reads the loop's accumulators: GCC 12 would keep two copies of each, one in memory.
-template <int R, int V, class Vector>
-inline void hold([[maybe_unused]] Vector (&sum)[R][V]) {
-#if defined(__x86_64__)
-#pragma GCC unroll 14
-    for (int r = 0; r < R; ++r)
-#pragma GCC unroll 4
-        for (int v = 0; v < V; ++v) asm("" : "+v"(sum[r][v]));
-#endif
-}
+template <bool, class First, class Second>
+struct Choice { using type = First; };
+template <class First, class Second>
+struct Choice<false, First, Second> { using type = Second; };
 
-// One int32 accumulator an output, over all of K.
-struct ByteTiles {
-    template <int R, int P>
-    static void multiply(const Tile& tile) {
-        using Dot = Lanes::Bytes;
-        constexpr int V = P * kVectors;
-        const auto* scales = reinterpret_cast<const Scale*>(tile.x);
-        Dot::Sum sum[R][V];
-#pragma GCC unroll 14
-        for (int r = 0; r < R; ++r)
-#pragma GCC unroll 4
-            for (int v = 0; v < V; ++v) sum[r][v] = Dot::start(scales[r].correction);
-        const char *x = tile.x + R * sizeof(Scale), *weight = tile.weight;
-        for (std::int64_t group = 0; group < tile.groups; ++group) {
-            const std::int64_t ahead = bytes_ahead<P>(tile, weight);
-            // Four quads unrolled, sixteen not: more made GCC keep accumulators in memory.
-            for (int quarter = 0; quarter < 4; ++quarter) {
-#pragma GCC unroll 4
-                for (int quad = 0; quad < 4; ++quad) {
-                    prefetch<kQuadLines, P>(weight + quad * kQuadBytes, tile.panel_bytes, ahead);
-                    Lanes::Words w[V];
-#pragma GCC unroll 4
-                    for (int v = 0; v < V; ++v) w[v] = weights_at(tile, weight + quad * kQuadBytes, v);
-#pragma GCC unroll 14
-                    for (int r = 0; r < R; ++r) {
-                        const std::int32_t four = word_at(x + r * 64 + quad * 4);
-#pragma GCC unroll 4
-                        for (int v = 0; v < V; ++v) sum[r][v] = Dot::add(sum[r][v], w[v], four);
-                    }
-                }
-                x += 16;
-                weight += 4 * kQuadBytes;
-            }
-            x += (R - 1) * 64;
-        }
-        hold<R, V>(sum);
-        Lanes::Floats result[R][V];
-#pragma GCC unroll 4
-        for (int v = 0; v < V; ++v) {
-            const Lanes::Floats scale =
-                Lanes::floats(weight + v / kVectors * tile.panel_bytes + v % kVectors * kVectorBytes);
-#pragma GCC unroll 14
-            for (int r = 0; r < R; ++r) {
-                const Lanes::Words whole = Dot::finish(sum[r][v], scales[r].correction);
-                result[r][v] =
-                    Lanes::product(Lanes::product(Lanes::to_floats(whole), scale), Lanes::all(scales[r].scale));
-            }
-        }
-        store_tile<R, V>(tile, result);
+// Of a group: an int32 sum of its products, then a multiply-add to the float32 accumulator of the output. Groups are GGUF's
+// blocks of 32, each with a scale an output, or (``PerOutput``, int8) runs of 64 and one scale an output for all.
+template <bool FourBits, bool HasMinimum, bool PerOutput>
+struct QuantisedTiles {
+    static constexpr int group = PerOutput ? 64 : 32;
+    static constexpr int code_bytes = FourBits ? group / 2 : group;  // of a group and output
+    static constexpr int weight_group_bytes = Lanes::panel * (code_bytes + (PerOutput ? 0 : 2 + 2 * HasMinimum));
+    static constexpr int x_group_bytes = group + sizeof(Scale);
+
+    using Dot = typename Choice<FourBits, Lanes::Nibbles, Lanes::Bytes>::type;
+
+    static const Scale* scale_of(const char* x, int row) {
+        return reinterpret_cast<const Scale*>(x + row * x_group_bytes + group);
     }
-};
 
-// GGUF's blocks: an int32 sum of 32 products, then a multiply-add to the float32 accumulator of the output.
-template <bool FourBits, bool HasMinimum>
-struct BlockTiles {
-    static constexpr int code_bytes = FourBits ? 16 : 32;  // of a block and output
-    static constexpr int x_group_bytes = 32 + sizeof(Scale);
-
-    template <class Dot, int R, int P>
-    static void dot_block(const Tile& tile, const char* x, const char* weight, typename Dot::Sum (&sum)[R][P * kVectors]) {
+    template <int R, int P>
+    static void dot_group(const Tile& tile, const char* x, const char* weight, typename Dot::Sum (&sum)[R][P * kVectors]) {
         constexpr int V = P * kVectors, halves = FourBits ? 2 : 1;
         const std::int64_t ahead = bytes_ahead<P>(tile, weight);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int step = 0; step < code_bytes / 4; ++step, weight += kQuadBytes) {
             prefetch<kQuadLines, P>(weight, tile.panel_bytes, ahead);
             Lanes::Words bytes[V], w[V];
@@ -145,49 +96,62 @@ struct BlockTiles {
         }
     }
 
+    // ``scales`` are the block's, behind its codes.
+    template <int R, int P>
+    static void fold_group(const Tile& tile, const char* x, const char* scales,
+                           const typename Dot::Sum (&sum)[R][P * kVectors], Lanes::Floats (&result)[R][P * kVectors]) {
+#pragma GCC unroll 4
+        for (int v = 0; v < P * kVectors; ++v) {
+            const Lanes::Floats d = PerOutput ? Lanes::zero() : halves_at(tile, scales, v);
+#pragma GCC unroll 14
+            for (int r = 0; r < R; ++r) {
+                const Scale* scale = scale_of(x, r);
+                const Lanes::Floats whole = Lanes::to_floats(Dot::finish(sum[r][v], scale->correction));
+                const Lanes::Floats factor =
+                    PerOutput ? Lanes::all(scale->scale) : Lanes::product(d, Lanes::all(scale->scale));
+                result[r][v] = Lanes::multiply_add(whole, factor, result[r][v]);
+                if (HasMinimum)
+                    result[r][v] = Lanes::multiply_add(halves_at(tile, scales + 2 * Lanes::panel, v),
+                                                       Lanes::all(scale->moved), result[r][v]);
+            }
+        }
+    }
+
     template <int R, int P>
     static void multiply(const Tile& tile) {
-        using Dot = Choice<FourBits, Lanes::Nibbles, Lanes::Bytes>::type;
         constexpr int V = P * kVectors;
-        constexpr int block_bytes = Lanes::panel * (code_bytes + 2 + 2 * HasMinimum);
         Lanes::Floats result[R][V];
 #pragma GCC unroll 14
         for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
             for (int v = 0; v < V; ++v) result[r][v] = Lanes::zero();
         const char *x = tile.x, *weight = tile.weight;
-        for (std::int64_t group = 0; group < tile.groups; ++group, x += R * x_group_bytes, weight += block_bytes) {
-            const auto scale_of = [&](int r) { return reinterpret_cast<const Scale*>(x + r * x_group_bytes + 32); };
+        for (std::int64_t g = 0; g < tile.groups; ++g, x += R * x_group_bytes, weight += weight_group_bytes) {
             typename Dot::Sum sum[R][V];
 #pragma GCC unroll 14
             for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
-                for (int v = 0; v < V; ++v) sum[r][v] = Dot::start(scale_of(r)->correction);
-            dot_block<Dot, R, P>(tile, x, weight, sum);
+                for (int v = 0; v < V; ++v) sum[r][v] = Dot::start(scale_of(x, r)->correction);
+            dot_group<R, P>(tile, x, weight, sum);
             const char* scales = weight + Lanes::panel * code_bytes;
-            prefetch<1 + HasMinimum, P>(scales, tile.panel_bytes, bytes_ahead<P>(tile, weight));
-#pragma GCC unroll 4
-            for (int v = 0; v < V; ++v) {
-                const Lanes::Floats d = halves_at(tile, scales, v);
-#pragma GCC unroll 14
-                for (int r = 0; r < R; ++r) {
-                    const Lanes::Words whole = Dot::finish(sum[r][v], scale_of(r)->correction);
-                    result[r][v] = Lanes::multiply_add(
-                        Lanes::to_floats(whole), Lanes::product(d, Lanes::all(scale_of(r)->scale)), result[r][v]);
-                    if (HasMinimum)
-                        result[r][v] = Lanes::multiply_add(halves_at(tile, scales + 2 * Lanes::panel, v),
-                                                           Lanes::all(scale_of(r)->moved), result[r][v]);
-                }
-            }
+            if (!PerOutput) prefetch<1 + HasMinimum, P>(scales, tile.panel_bytes, bytes_ahead<P>(tile, weight));
+            fold_group<R, P>(tile, x, scales, sum, result);
         }
+        if (PerOutput) scale_outputs<R, P>(tile, weight, result);
         store_tile<R, V>(tile, result);
     }
 
 private:
-    template <bool, class First, class Second>
-    struct Choice { using type = First; };
-    template <class First, class Second>
-    struct Choice<false, First, Second> { using type = Second; };
+    template <int R, int P>
+    static void scale_outputs(const Tile& tile, const char* scales, Lanes::Floats (&result)[R][P * kVectors]) {
+#pragma GCC unroll 4
+        for (int v = 0; v < P * kVectors; ++v) {
+            const Lanes::Floats scale =
+                Lanes::floats(scales + v / kVectors * tile.panel_bytes + v % kVectors * kVectorBytes);
+#pragma GCC unroll 14
+            for (int r = 0; r < R; ++r) result[r][v] = Lanes::product(result[r][v], scale);
+        }
+    }
 };
 
 }  // namespace

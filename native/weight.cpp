@@ -29,11 +29,6 @@ Encoding blocks_of(WeightFormat format) {
 }
 
 void check(const EncodedMatrix& matrix, WeightFormat format) {
-    // Sums of products of two signed bytes stay below 2^31.
-    constexpr std::int64_t most_int8 = 131072;
-    if (format == WeightFormat::int8 && matrix.columns() > most_int8)
-        throw std::invalid_argument("a weight has " + std::to_string(matrix.columns()) + " inputs; int8 takes " +
-                                    std::to_string(most_int8) + " at most");
     if (!keeps_blocks(format)) return;
     for (const EncodedPart& part : matrix.parts())
         if (part.encoding != blocks_of(format))
@@ -82,7 +77,7 @@ void Weight::multiply(Runtime& runtime, const float* x, std::int64_t x_stride, s
     args.x_stride = x_stride;
     args.rows = rows;
     args.in_features = in_features_;
-    args.packed_x = scratch.reserve(rows * (kernels_.x_row_bytes + groups() * kernels_.x_group_bytes));
+    args.packed_x = scratch.reserve(rows * groups() * kernels_.x_group_bytes);
     args.weight = packed_.data;
     args.bias = bias_;
     args.out = out;
