@@ -138,6 +138,14 @@ def test_scrub_back_shows_an_earlier_state(live: ServerProcess, open_page: Calla
     page.wait_for_function("() => /of request/.test(document.querySelector('.focus-note')?.textContent)")
     assert held and blocks(page)[0] >= int(held[1]) > 0
     assert page.inner_text(".time-bar button[aria-pressed=true]") == "Back to now"
+    # An end leads to the blocks that the request had, which are cached now.
+    page.click("text=Back to now")
+    page.select_option("#log-kind", "Finished")
+    page.locator(".log-line").first.click()
+    page.wait_for_function(
+        "() => /blocks of “Finished/.test(document.querySelector('.focus-note').textContent)"
+    )
+    until_blocks(page, after)
 
 
 def test_pause_holds_the_picture_while_the_server_goes_on(

@@ -109,11 +109,12 @@ export function answersView({ ask, complain, steps, warmup }) {
       if (latest !== now) return;
       if (line.error) throw new Error(line.error.message);
       complain(null);
+      const ms = Math.round(performance.now() - now.asked);
+      if (!now.shown) element.dataset.first = String(ms);
       now.shown = true;
       complete += line.complete ? 1 : 0;
       cards.get(line.policy).show(line);
       compare(cards);
-      const ms = Math.round(performance.now() - now.asked);
       if (complete === 0) continue;
       state.textContent =
         complete < NAMES.length ? "Still running…" : `Three runs of ${count(steps)} steps by the scheduler itself; redrawn after ${ms} ms.`;

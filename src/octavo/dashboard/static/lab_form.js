@@ -1,6 +1,6 @@
 // The lab's controls, drawn from the list that the server checks against.
 
-import { count, fill, h } from "./dom.js";
+import { count, fill, h, plural } from "./dom.js";
 import { POLICIES } from "./lab_words.js";
 
 /**
@@ -114,7 +114,7 @@ function steps(control, onInput, onChange) {
     onchange: onChange,
   });
   const show = (value) => {
-    shown.textContent = `${value} ${control.unit}`;
+    shown.textContent = plural(Number(value), control.unit);
     field.setAttribute("aria-valuetext", shown.textContent);
   };
   return {

@@ -6,11 +6,12 @@ import { count, fill, h, seconds, term } from "./dom.js";
 import { PoolState } from "./frames.js";
 import { History } from "./history.js";
 import { figuresView } from "./live_figures.js";
-import { logView } from "./log.js";
+import { logView, shortened } from "./log.js";
 import { mapView } from "./map_view.js";
 import { requestsView } from "./requests.js";
 
 const PLOT_EVERY_MS = 500;
+const LEAVING = new Set(["Preempted", "Finished"]);
 const STATES = { connected: "Connected", connecting: "Connecting…", lost: "Connection lost; trying again…" };
 
 export function mount(panel, { config }) {
@@ -32,6 +33,7 @@ export function mount(panel, { config }) {
 
   layout(panel, { map, requests, log, figures, chat, time, focusNote, config });
   connect("page/feed", { onFrame, onState });
+  document.addEventListener("visibilitychange", () => draw());
 
   // ---------------------------------------------------------------- frames
 
@@ -65,7 +67,7 @@ export function mount(panel, { config }) {
   // ---------------------------------------------------------------- drawing
 
   function draw() {
-    if (!newest.ready || panel.hidden) return;
+    if (!newest.ready || panel.hidden || document.hidden) return;
     if (moment === null) shown = newest;
     map.map.highlight(focus.blocks(shown));
     map.draw(shown);
@@ -98,11 +100,19 @@ export function mount(panel, { config }) {
     draw();
   }
 
+  /** The moment of a decision, with the blocks that it was about. */
   function goTo(entry) {
-    showMoment(history.momentOf(entry.time));
+    const at = history.momentOf(entry.time);
+    showMoment(at);
+    let blocks = entry.blocks ?? null;
+    if (LEAVING.has(entry.kind)) {
+      // Who has just lost its blocks is shown where they were, and what became of them.
+      const before = history.stateAt(at - 1);
+      blocks = before.table(before.numberOf(entry.request));
+    }
     const number = entry.request === null ? null : shown.numberOf(entry.request);
     requests.pick(number);
-    if (entry.blocks) focus.pin(entry.blocks, entry.line);
+    if (blocks?.length) focus.pin(blocks, entry.line);
     else focus.pick(number === null ? null : entry.request);
     draw();
   }
@@ -187,7 +197,7 @@ function makeFocus() {
       return blocks.length ? blocks : null;
     },
     sentence(state) {
-      if (pinned) return `Lit up: the blocks of “${pinned.line}”. Choose an empty cell to let go.`;
+      if (pinned) return `Lit up: the blocks of “${shortened(pinned.line)}”. Choose a free block to let go.`;
       if (chosen !== null) {
         const number = state.numberOf(chosen);
         return number === null ? "The chosen request is not here at this moment." : `Lit up: the ${count(held(state, chosen).length)} blocks of request ${number}.`;

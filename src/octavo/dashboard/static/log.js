@@ -18,7 +18,7 @@ export const MEANINGS = {
 };
 
 /** The server's own request ids are long: eight digits tell them apart. */
-const shortened = (line) => line.replace(/\b(chatcmpl|cmpl)-([0-9a-f]{8})[0-9a-f]{24}/g, "$1-$2…");
+export const shortened = (line) => line.replace(/\b(chatcmpl|cmpl)-([0-9a-f]{8})[0-9a-f]{24}/g, "$1-$2…");
 
 /** `onPick(entry)`: an entry was chosen. */
 export function logView({ onPick }) {

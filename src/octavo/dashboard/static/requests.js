@@ -76,6 +76,10 @@ export function requestsView({ onPick, isMine }) {
     }
     const table = state.table(picked);
     const shared = table.filter((block) => state.flags[block] & SHARED).length;
+    // Made anew only when it has changed: a pointer or a screen reader may be in it.
+    const key = `${picked} ${shared} ${table.join()}`;
+    if (chosen.dataset.key === key && chosen.childElementCount) return;
+    chosen.dataset.key = key;
     fill(
       chosen,
       h("h3", {}, `Block table of request ${picked}`),
