@@ -13,11 +13,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
+import beam_model
+from beam_model import expected_beams
 from memory_model import Slots, follow
+from octavo.core.beam_params import BeamParams
 from octavo.core.config import CacheConfig, SchedulerConfig
 from octavo.core.errors import ContextLengthError, RequestError
-from octavo.core.events import Admitted, Copied, Finished, Forked, Preempted, StepRecord
-from octavo.core.plan import FinishReason, StepPlan, StepResult
+from octavo.core.events import (
+    Admitted,
+    BeamsDecided,
+    Copied,
+    Finished,
+    Forked,
+    Preempted,
+    StepRecord,
+)
+from octavo.core.plan import Candidates, FinishReason, StepPlan, StepResult
 from octavo.core.request import Request
 from octavo.core.sampling_params import SamplingParams
 from octavo.scheduling.audit import audit
@@ -60,17 +71,30 @@ class TagExecutor:
             self.tags[start.row] = []
             self._follow(self.tags[start.row], known.tolist())
         sampled, stopped, first = [], [], 0
+        candidates: dict[int, Candidates] = {}
         for i, row in enumerate(plan.rows.tolist()):
             count, computed = int(plan.scheduled[i]), int(plan.computed[i])
             token = self._compute(plan.block_table[row], row, computed, plan.token_ids[first : first + count])
             first += count
-            if plan.samples[i]:
+            if plan.samples[i] and self.requests[row].sampling.beam is not None:
+                candidates[row] = self._candidates(self.tags[row][-1])
+                sampled.append(int(candidates[row].token_ids[0]))
+                stopped.append(False)
+            elif plan.samples[i]:
                 name = self.requests[row].request_id
                 self.outputs[name].append(token)
                 sampled.append(token)
                 stopped.append(len(self.outputs[name]) >= self.lengths[name])
         assert first == plan.num_tokens
-        return StepResult(np.array(sampled, np.int32), np.array(stopped, np.bool_))
+        return StepResult(np.array(sampled, np.int32), np.array(stopped, np.bool_), candidates=candidates)
+
+    @staticmethod
+    def _candidates(tag: int) -> Candidates:
+        """The whole vocabulary: it is smaller than most searches ask for."""
+        logprobs = np.array(beam_model.step_logprobs(tag), np.float32)
+        order = np.argsort(-logprobs, kind="stable")
+        ends = np.array([beam_model.stops(tag, token) for token in order.tolist()], np.bool_)
+        return Candidates(order.astype(np.int32), logprobs[order], ends)
 
     @staticmethod
     def _follow(tags: list[int], tokens: list[int]) -> None:
@@ -100,6 +124,9 @@ class Totals:
     forks: int = 0
     copies: int = 0
     preempted_forks: int = 0
+    searches: int = 0
+    preempted_searches: int = 0
+    beam_forks: int = 0
     finished: int = 0
 
 
@@ -115,6 +142,7 @@ class SchedulerModel:
         self.preempted: dict[str, int] = {}
         self.aborted: set[str] = set()
         self.forks: set[str] = set()
+        self.decided: set[str] = set()
         self.totals = Totals()
         self._oldest: str | None = None
         self._passed_over = 0
@@ -146,6 +174,36 @@ class SchedulerModel:
         assert len(prompt) + (max_tokens or 1) <= longest, "it can never fit"
         assert n <= self.config.max_num_seqs
         self.open |= {choice.request_id: choice for choice in choices}
+
+    def add_search(
+        self, prompt: list[int], max_tokens: int | None, beam: BeamParams, n: int, salt: str | None
+    ) -> None:
+        name = f"s{len(self.lengths)}"
+        self.lengths[name] = 1 << 30
+        sampling = SamplingParams(max_tokens=max_tokens, beam=beam, n=min(n, beam.width))
+        request = Request(name, np.array(prompt, np.int32), sampling, 0, salt)
+        fits = self._search_limit(request) >= len(prompt) + (max_tokens or 1)
+        try:
+            self.scheduler.add(request)
+        except ContextLengthError:
+            assert not fits, "it would have fitted"
+            return
+        except RequestError:
+            budget = self.config.max_num_batched_tokens or beam.width
+            assert beam.width > min(self.config.max_num_seqs, budget) or not self.scheduler.allocator.can_fork
+            return
+        assert fits, "it can never fit"
+        self.open[name] = request
+
+    def _search_limit(self, request: Request) -> int:
+        """Tokens of each beam when nothing is shared but the prompt's full blocks."""
+        assert request.sampling.beam is not None
+        size, blocks = self.scheduler.allocator.block_size, self.scheduler.allocator.num_blocks
+        shared = len(request.prompt_token_ids) // size
+        tokens = self.config.max_model_len
+        while tokens > 0 and shared + request.sampling.beam.width * (-(-tokens // size) - shared) > blocks:
+            tokens -= 1
+        return tokens
 
     @property
     def unaborted(self) -> list[str]:
@@ -188,9 +246,13 @@ class SchedulerModel:
                 self.preempted[event.request_id] = self.preempted.get(event.request_id, 0) + 1
                 self.totals.preemptions += 1
                 self.totals.preempted_forks += event.request_id in self.forks
+                self.totals.preempted_searches += event.request_id.startswith("s")
             elif isinstance(event, Forked):
                 self.forks.add(event.request_id)
                 self.totals.forks += 1
+                self.totals.beam_forks += event.request_id.startswith("s")
+            elif isinstance(event, BeamsDecided):
+                self._check_beams(event)
             elif isinstance(event, Copied):
                 self.totals.copies += len(event.copies)
                 assert event.copies == tuple(map(tuple, record.plan.copies.tolist()))
@@ -203,7 +265,10 @@ class SchedulerModel:
         kinds = [type(event).__name__ for event in record.events]
         self.totals.evictions += kinds.count("Evicted")
         self.totals.blocked += kinds.count("Blocked")
-        assert gone or held == record.pool.live * size
+        searching = any(
+            name.startswith("s") for name in record.request_ids
+        )  # beams live and die after the step
+        assert gone or searching or held == record.pool.live * size
         self._check_progress(record, oldest)
 
     def _check_progress(self, record: StepRecord, oldest: str | None) -> None:
@@ -224,6 +289,9 @@ class SchedulerModel:
         if event.request_id in self.aborted:
             assert event.reason == FinishReason.ABORT
             return
+        if request.sampling.beam is not None:
+            assert event.request_id in self.decided
+            return
         room = self.scheduler.max_len - len(prompt)
         length = min(self.lengths[event.request_id], request.sampling.max_tokens or room)
         stops = length == self.lengths[event.request_id]
@@ -232,6 +300,16 @@ class SchedulerModel:
         seed = request.sampling.seed
         assert seed is not None
         assert self.executor.outputs[event.request_id] == expected_output(prompt, length, seed)
+
+    def _check_beams(self, event: BeamsDecided) -> None:
+        request = self.open[event.request_id]
+        sampling, prompt = request.sampling, request.prompt_token_ids.tolist()
+        assert sampling.beam is not None
+        max_tokens = sampling.max_tokens or self._search_limit(request) - len(prompt)
+        expected = expected_beams(prompt, sampling.beam, max_tokens, sampling.n)
+        assert [(list(one.token_ids), one.score) for one in event.answers] == expected
+        self.decided.add(event.request_id)
+        self.totals.searches += 1
 
     def drain(self) -> None:
         """Everything must end within a bounded number of steps: each step takes the oldest at least a token further."""
@@ -274,21 +352,36 @@ def random_prompt(rng: random.Random, most: int) -> list[int]:
     return [0] * shared + [rng.randrange(VOCABULARY) for _ in range(count - shared)]
 
 
+def random_beams(rng: random.Random) -> BeamParams:
+    groups = rng.choice([1, 1, 2])
+    return BeamParams(
+        width=groups * rng.randint(1, 3),
+        length_penalty=rng.choice([0.0, 1.0, -1.0, 2.0]),
+        early_stopping=rng.choice([True, False, "never"]),  # type: ignore[arg-type]
+        groups=groups,
+        diversity_penalty=rng.choice([0.0, 0.5, 3.0]) if groups > 1 else 0.0,
+    )
+
+
 def drive(rng: random.Random, cache: CacheConfig, config: SchedulerConfig, operations: int) -> Totals:
     """Adds, aborts and steps at random, then a drain."""
     model = SchedulerModel(cache, config)
     for _ in range(operations):
         kind = rng.random()
-        if kind < 0.3:
+        if kind < 0.1:
+            prompt = random_prompt(rng, min(model.scheduler.max_len, 24))
+            max_tokens = rng.choice([None, rng.randint(1, 12), rng.randint(1, 12)])
+            model.add_search(prompt, max_tokens, random_beams(rng), rng.randint(1, 4), None)
+        elif kind < 0.34:
             prompt = random_prompt(rng, min(model.scheduler.max_len, 24))
             room = max(1, model.scheduler.max_len - len(prompt))
             max_tokens = rng.choice([None, rng.randint(1, room), rng.randint(1, room)])
             salt = rng.choice([None, None, None, "salt"])
             n = rng.choice([1, 1, 1, 2, 3, 6, 7])
             model.add(prompt, max_tokens, rng.randint(1, 30), rng.randint(0, 2), salt, n)
-        elif kind < 0.33 and model.unaborted:
+        elif kind < 0.37 and model.unaborted:
             model.abort(rng.choice(model.unaborted))
-        elif kind < 0.36 and model.unaborted:
+        elif kind < 0.4 and model.unaborted:
             model.step(abort_in_flight=rng.choice(model.unaborted))
         else:
             model.step()

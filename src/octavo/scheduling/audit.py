@@ -39,7 +39,7 @@ def _audit_groups(scheduler: Scheduler) -> None:
     held: dict[int, set[int]] = {}
     reserved = 0
     for i, sequence in enumerate(running.sequences):
-        reserved += len(sequence.pending)
+        reserved += sequence.spare_rows if sequence.leads else 0
         if sequence.group is not None:
             held.setdefault(id(sequence.group), set()).add(int(running.row[i]))
             assert sequence.group.rows >= held[id(sequence.group)], "a group does not know one of its rows"
@@ -48,5 +48,11 @@ def _audit_groups(scheduler: Scheduler) -> None:
     for key, rows in held.items():
         group = groups[key]
         assert group is not None and group.rows == rows, "a group counts a row that it does not hold"
+    for leader in (one for one in running.sequences if one.beams is not None and one.leads):
+        beams, rows = leader.beams, held[id(leader.group)]
+        assert beams is not None and sorted(beams.rows) == sorted(rows), "a search's places are not its rows"
+        where = [i for i, one in enumerate(running.sequences) if one.beams is beams]
+        assert where == list(range(where[0], where[0] + len(rows))), "a search's rows do not stand together"
+        assert len(set(running.known[where].tolist())) == 1, "beams of different lengths"
     assert reserved == scheduler.rows_reserved, "the rows of those who will fork are miscounted"
     assert running.count + reserved <= scheduler.config.max_num_seqs, "more rows are promised than there are"

@@ -276,8 +276,9 @@ class EngineThread:
         for stream, completion in zip(message.streams, completions, strict=True):
             stream.completion = completion
             self._running[stream.request.request_id] = stream
-            if self._observer is not None:
-                self._observer.added(stream.request.request_id, stream.arrived, now)
+        if self._observer is not None:
+            for run in message.request.runs():
+                self._observer.added(run.request_id, message.streams[0].arrived, now)
         return None
 
     def _step(self, outcomes: list[tuple[Stream, Delta | BaseException]]) -> None:

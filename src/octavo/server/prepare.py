@@ -8,11 +8,13 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
+from octavo.core.beam_params import BeamParams
 from octavo.core.constraint import Constraint
 from octavo.core.errors import ContextLengthError, RequestError
 from octavo.core.request import Request
 from octavo.core.sampling_params import SamplingParams
 from octavo.llm.session import Session
+from octavo.server.beams import beam_params
 from octavo.server.constraints import ConstraintSource, constraint_sources
 from octavo.server.errors import NOT_FOUND, ApiError, bad_request
 from octavo.server.messages import cut_after, plain_message
@@ -227,12 +229,15 @@ class Preparer:
         n = 1 if body.n is None else body.n
         sampled = n if body.best_of is None else body.best_of
         self._check_choices(body, n, sampled, len(prompts))
+        beam = beam_params(body, sampled)
+        if beam is not None:
+            sampled = n  # the search itself is what best_of beams are kept in
         self._check_fields(body)
         for prompt in prompts:
             self._check_length(len(prompt), draft.max_tokens)
         limit, capped_from = self._capped(draft.max_tokens, max(map(len, prompts)))
         try:
-            sampling = self._sampling(draft, limit, n, sampled)
+            sampling = self._sampling(draft, limit, n, sampled, beam)
         except RequestError as error:
             if error.param == "max_tokens":
                 error.param = draft.max_tokens_field
@@ -337,7 +342,9 @@ class Preparer:
             param="input_tokens",
         )
 
-    def _sampling(self, draft: _Draft, limit: int | None, n: int, sampled: int) -> SamplingParams:
+    def _sampling(
+        self, draft: _Draft, limit: int | None, n: int, sampled: int, beam: BeamParams | None
+    ) -> SamplingParams:
         body = draft.body
         fields = {
             name: getattr(body, name) for name in _PASSED_ON if getattr(body, name) is not None
@@ -347,6 +354,8 @@ class Preparer:
         stop = [body.stop] if isinstance(body.stop, str) else body.stop or []
         if len(stop) > MAX_STOP_STRINGS:
             raise bad_request(f"{len(stop)} stop strings; {MAX_STOP_STRINGS} are allowed", "stop")
+        if draft.constraint is not None and beam is not None:
+            raise bad_request("a beam search cannot be constrained", "use_beam_search")
         if draft.constraint is not None:
             for name in ("min_tokens", "ignore_eos"):
                 if fields.get(name):
@@ -356,6 +365,7 @@ class Preparer:
         return SamplingParams(
             **fields,
             n=sampled,
+            beam=beam,
             max_tokens=limit,
             seed=body.seed,
             stop=tuple(stop),

@@ -49,6 +49,11 @@ class GenerationRequest(Struct, kw_only=True):
     model: str | None = None
     n: int | None = None
     best_of: int | None = None
+    use_beam_search: bool | None = None
+    length_penalty: float | None = None
+    early_stopping: bool | str | None = None
+    num_beam_groups: int | None = None
+    diversity_penalty: float | None = None
     seed: int | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
@@ -138,7 +143,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "bad_words": ([],),
     "bypass_mm_cache": (False,),
     "chat_template": (),
-    "early_stopping": (False,),
     "function_call": ("none",),
     "functions": ([],),
     "guided_choice": (),
@@ -149,7 +153,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "guided_whitespace_pattern": (),
     "include_stop_str_in_output": (False,),
     "kv_transfer_params": (),
-    "length_penalty": (1, 1.0),
     "logits_processors": ([],),
     "media_io_kwargs": ({},),
     "mm_processor_kwargs": ({},),
@@ -163,7 +166,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "suffix": ("",),
     "thinking_token_budget": (),
     "truncate_prompt_tokens": (),
-    "use_beam_search": (False,),
     "verbosity": ("medium",),
     "vllm_xargs": ({},),
     "web_search_options": (),

@@ -206,6 +206,8 @@ class Metrics:
     def _fork(self, event: Forked) -> None:
         """Its prompt was counted with its leader's."""
         self._last_token[event.row] = np.nan
+        if event.request_id == event.parent_id:  # a beam of a search that is under way
+            return
         times, leader = self._times.get(event.request_id), self._times.get(event.parent_id)
         if times is not None and leader is not None:
             times.row, times.admitted = event.row, leader.admitted

@@ -162,6 +162,8 @@ class _Reader:
         rows = header.scheduler.max_num_seqs
         self._requests: dict[str, Request] = {}
         self._outputs: dict[str, list[int]] = {}
+        self._beams: set[str] = set()
+        """Ids of the answers of beam searches: a search can be ended by any of them."""
         self._several: dict[str, tuple[str, ...]] = {}
         """Requests of several answers that were added since the latest step, which tells if one was refused."""
         self._tokens: list[list[int]] = [[] for _ in range(rows)]
@@ -176,7 +178,7 @@ class _Reader:
         if "add" in found:
             return self._added(line)
         if "end" in found:
-            if found["end"] not in self._requests:
+            if found["end"] not in self._requests and found["end"] not in self._beams:
                 line.complain(f"request {found['end']!r} ends and was not added")
             return Ended(str(found["end"]), FinishReason[found["reason"]], line.seconds("at"))
         if "abandoned" in found:
@@ -208,6 +210,8 @@ class _Reader:
                 line.complain(f"request {run.request_id!r} was added before and has not ended")
             self._requests[run.request_id] = run
             self._outputs[run.request_id] = []
+        if request.sampling.beam is not None:
+            self._beams.update(choice.request_id for choice in request.choices())
         if request.sampling.n > 1:
             self._several[request_id] = tuple(run.request_id for run in request.runs())
         return Added(request, line.seconds("at"), bool(found.get("constrained")))

@@ -132,6 +132,33 @@ def test_chats_have_several_choices_too(client: Any) -> None:
     assert texts == [choice.message.content for choice in whole.choices]
 
 
+def test_a_beam_search_finds_likelier_answers_than_greedy_decoding(client: Any) -> None:
+    ask = {"model": "tiny", "prompt": "a b c d", "max_tokens": 8}
+    greedy = client.completions.create(**ask, temperature=0, logprobs=0, extra_body=LONG)
+    search = {**LONG, "use_beam_search": True, "best_of": 6}
+    beams = client.completions.create(**ask, n=3, extra_body=search)
+    assert [choice.index for choice in beams.choices] == [0, 1, 2]
+    assert len({choice.text for choice in beams.choices}) == 3
+    assert [choice.finish_reason for choice in beams.choices] == ["length"] * 3
+    assert beams.usage.completion_tokens == 24 and beams.usage.prompt_tokens == greedy.usage.prompt_tokens
+    one = client.completions.create(**ask, n=1, extra_body={**search, "best_of": 1})
+    assert one.choices[0].text == greedy.choices[0].text, "one beam is greedy decoding"
+    with_ids = client.completions.create(**ask, extra_body={**search, "return_token_ids": True}).choices[0]
+    assert with_ids.text == beams.choices[0].text
+    ids = with_ids.model_extra["prompt_token_ids"] + with_ids.model_extra["token_ids"]
+    told = {**ask, "prompt": ids, "max_tokens": 0, "echo": True, "logprobs": 0}
+    again = client.completions.create(**told).choices[0].logprobs.token_logprobs
+    assert sum(again[-8:]) > sum(greedy.choices[0].logprobs.token_logprobs) - 1e-3
+
+
+def test_diverse_groups_differ_in_a_chat(client: Any) -> None:
+    ask = {"model": "tiny", "messages": [{"role": "user", "content": "a"}], "max_tokens": 4, "n": 4}
+    search = {**LONG, "use_beam_search": True, "num_beam_groups": 4, "diversity_penalty": 100.0}
+    answers = client.chat.completions.create(**ask, extra_body={**search, "return_token_ids": True})
+    firsts = [choice.model_extra["token_ids"][0] for choice in answers.choices]
+    assert len(set(firsts)) == 4, "a strong penalty leaves no token to two groups"
+
+
 def test_many_asynchronous_clients_get_their_own_answers(server: ServerProcess) -> None:
     async def ask(client: Any, number: int) -> str:
         pieces = []

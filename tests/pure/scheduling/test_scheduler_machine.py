@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from octavo.core.config import CacheConfig, SchedulerConfig
 from octavo.scheduling.audit import audit
-from scheduler_model import CACHES, CONFIGS, SchedulerModel, Totals, drive
+from scheduler_model import CACHES, CONFIGS, SchedulerModel, Totals, drive, random_beams
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -40,6 +40,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         n: int,
     ) -> None:
         self.model.add(prompt, max_tokens, length, priority, salt, n)
+
+    @rule(
+        prompt=st.lists(st.integers(0, 1), min_size=1, max_size=20),
+        max_tokens=st.none() | st.integers(1, 12),
+        seed=st.integers(0, 1000),
+        n=st.integers(1, 4),
+        salt=st.sampled_from([None, "salt"]),
+    )
+    def search(self, prompt: list[int], max_tokens: int | None, seed: int, n: int, salt: str | None) -> None:
+        self.model.add_search(prompt, max_tokens, random_beams(random.Random(seed)), n, salt)
 
     @rule()
     def step(self) -> None:
@@ -94,3 +104,4 @@ def test_every_combination_of_settings(share: int) -> None:
     assert min(seen.preemptions, seen.hits, seen.evictions, seen.aborts, seen.finished) > 40
     assert seen.resumed_hits > 5
     assert min(seen.forks, seen.copies, seen.preempted_forks) > 40
+    assert min(seen.searches, seen.beam_forks) > 40 and seen.preempted_searches > 5
