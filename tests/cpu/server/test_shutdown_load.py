@@ -26,7 +26,8 @@ def ask(server: ServerProcess, number: int) -> str:
         answer = httpx.post(
             f"{server.url}/v1/completions", json={**BODY, "seed": number, "stream": streaming}, timeout=30
         )
-    except httpx.ConnectError:
+    except httpx.TransportError:
+        # It came when nobody listened any more, or was closed before its request was read.
         return "no connection"
     if answer.status_code != 200:
         assert "retry-after" in answer.headers
@@ -54,7 +55,7 @@ def test_a_crowd_at_sigterm(model: str, grace: str) -> None:
     if grace == "20":
         assert ends["abort"] == 0
     (stopped,) = re.findall(r"Stopped after (\d+) requests", server.output)
-    assert int(stopped) == ends["length"] + ends["abort"]
+    assert int(stopped) == ends["length"] + ends["abort"], "whose request was taken is told how it ended"
 
 
 def test_a_crowd_at_a_second_sigterm(model: str) -> None:
@@ -73,4 +74,4 @@ def test_a_crowd_at_a_second_sigterm(model: str) -> None:
         assert time.monotonic() - began < 3
         for one in asked:  # cut off or answered, but not left waiting
             cut = one.exception(10)
-            assert cut is None or isinstance(cut, (httpx.TransportError, IndexError))
+            assert cut is None or isinstance(cut, IndexError)
