@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from octavo.cli.options import engine_flags, engine_options
+from octavo.core.beam_params import BeamParams
 from octavo.core.errors import ConfigError, OctavoError
 from octavo.core.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from octavo.core.request import Request
     from octavo.llm.completions import Completion
-    from octavo.llm.outputs import RequestOutput
+    from octavo.llm.outputs import CompletionOutput, RequestOutput
     from octavo.llm.session import Session
 
 
@@ -34,6 +35,39 @@ if TYPE_CHECKING:
     default=1,
     show_default=True,
     help="Answers to each prompt, which is computed once; answer i has seed + i.",
+)
+@click.option(
+    "--beam-width",
+    type=int,
+    help="Search for the likeliest answers with so many beams instead of sampling, and tell the --n best.",
+)
+@click.option(
+    "--length-penalty",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Of a beam search: scores are log-probabilities over the length to this power.",
+)
+@click.option(
+    "--early-stopping",
+    type=click.Choice(["true", "false", "never"]),
+    default="false",
+    show_default=True,
+    help="Of a beam search: end at the first --beam-width ends; when no beam is better now; when none can become so.",
+)
+@click.option(
+    "--beam-groups",
+    type=int,
+    default=1,
+    show_default=True,
+    help="Of a beam search: groups of beams that avoid each other's tokens.",
+)
+@click.option(
+    "--diversity-penalty",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help="Of such groups: taken off a token for each earlier group's beam that has it in this step.",
 )
 @click.option("--max-tokens", type=int, help="Most tokens to generate. Default: until the model ends.")
 @click.option("--min-tokens", type=int, default=0, show_default=True, help="Fewest tokens to generate.")
@@ -109,7 +143,7 @@ def command(
         requests = _prepare(session, texts, sampling, raw)
         answers = [session.add_choices(request) for request in requests]
         try:
-            if as_json or len(texts) > 1 or sampling.n > 1:
+            if as_json or len(texts) > 1 or len(answers[0]) > 1 or sampling.beam is not None:
                 outputs = _print_as_they_end(session, requests, answers, texts, as_json)
             else:
                 outputs = _stream(session, answers[0][0], texts[0])
@@ -129,7 +163,27 @@ def _sampling(flags: dict[str, Any]) -> SamplingParams:
         "n", "max_tokens", "min_tokens", "temperature", "top_k", "top_p", "min_p", "presence_penalty",
         "frequency_penalty", "repetition_penalty", "stop", "ignore_eos",
     )  # fmt: skip
-    return SamplingParams(seed=flags["seed"], **{name: flags.pop(name) for name in names})
+    return SamplingParams(seed=flags["seed"], beam=_beam(flags), **{name: flags.pop(name) for name in names})
+
+
+def _beam(flags: dict[str, Any]) -> BeamParams | None:
+    width = flags.pop("beam_width")
+    settings = {
+        "length_penalty": flags.pop("length_penalty"),
+        "early_stopping": {"true": True, "false": False}.get(
+            flags["early_stopping"], flags["early_stopping"]
+        ),
+        "groups": flags.pop("beam_groups"),
+        "diversity_penalty": flags.pop("diversity_penalty"),
+    }
+    del flags["early_stopping"]
+    if width is not None:
+        return BeamParams(width=width, **settings)
+    for name, value in settings.items():
+        if value != getattr(BeamParams(), name):
+            flag = "--beam-groups" if name == "groups" else f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{flag} needs --beam-width: it is a setting of beam search", param=flag)
+    return None
 
 
 def _read_prompts(path: Path | None) -> list[str]:
@@ -206,12 +260,20 @@ def _print_as_they_end(
     return outputs
 
 
+def _choice(answer: CompletionOutput) -> dict[str, object]:
+    told: dict[str, object] = {
+        "text": answer.text,
+        "token_ids": answer.token_ids,
+        "finish_reason": answer.finish_reason,
+    }
+    if answer.beam_score is not None:
+        told |= {"logprob": answer.cumulative_logprob, "score": answer.beam_score}
+    return told
+
+
 def json_record(output: RequestOutput) -> dict[str, object]:
     """One line of ``--json``: of several answers a list of choices."""
-    choices: list[dict[str, object]] = [
-        {"text": one.text, "token_ids": one.token_ids, "finish_reason": one.finish_reason}
-        for one in output.outputs
-    ]
+    choices: list[dict[str, object]] = [_choice(one) for one in output.outputs]
     told: dict[str, object] = choices[0]
     if len(choices) > 1:
         told = {"choices": [{"index": index, **choice} for index, choice in enumerate(choices)]}
