@@ -29,7 +29,7 @@ def command(host: str, port: int, recording: Path | None) -> None:
     from octavo.dashboard.lab_routes import GIVEN, Lab
     from octavo.server.listening import bind
 
-    lab = Lab(recording)
+    lab = Lab(recording, niceness=0)
     listener = bind(host, port)
     shown, number = listener.getsockname()[:2]
     address = f"[{shown}]" if ":" in shown else shown

@@ -15,11 +15,13 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from octavo.core.machine import usable_cores
 from octavo.dashboard.lab_errors import LabError
 
-ANSWERING_MAX = 3
-"""Workers for answers: one a policy is enough."""
+ANSWERING = 3
+"""Workers for answers: one a policy, however few the cores. With fewer the third policy's first answer, which comes
+after a tenth of a second, would wait for another one's whole run."""
+BEHIND_AN_ENGINE = 15
+"""Niceness beside a server that serves: the lab gets what the engine leaves."""
 WAITING_MAX = 48
 """Answers that wait for a worker; beyond it the lab says that it is busy."""
 
@@ -27,7 +29,8 @@ WAITING_MAX = 48
 class WorkerProcess:
     """One process, started with the first message and again after it has died."""
 
-    def __init__(self) -> None:
+    def __init__(self, niceness: int) -> None:
+        self._niceness = niceness
         self._process: asyncio.subprocess.Process | None = None
         self._answers: dict[int, asyncio.Queue[dict[str, Any]]] = {}
         self._numbers = itertools.count(1)
@@ -77,6 +80,7 @@ class WorkerProcess:
                 sys.executable,
                 "-m",
                 "octavo.dashboard.lab_worker",
+                str(self._niceness),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 env=environment,
@@ -124,9 +128,9 @@ class WorkerProcess:
 class Processes:
     """One worker for all that is watched, which keeps its runs, and a few for answers."""
 
-    def __init__(self) -> None:
-        self.watching = WorkerProcess()
-        self._answering = [WorkerProcess() for _ in range(min(usable_cores(), ANSWERING_MAX))]
+    def __init__(self, niceness: int = BEHIND_AN_ENGINE) -> None:
+        self.watching = WorkerProcess(niceness)
+        self._answering = [WorkerProcess(niceness) for _ in range(ANSWERING)]
         self._idle: asyncio.LifoQueue[WorkerProcess] = asyncio.LifoQueue()
         for worker in reversed(self._answering):
             self._idle.put_nowait(worker)

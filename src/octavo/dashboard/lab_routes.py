@@ -29,7 +29,7 @@ from starlette.routing import BaseRoute, Route
 from octavo.core.errors import OctavoError
 from octavo.dashboard.lab_answers import Answers
 from octavo.dashboard.lab_errors import LabError
-from octavo.dashboard.lab_processes import Processes
+from octavo.dashboard.lab_processes import BEHIND_AN_ENGINE, Processes
 from octavo.dashboard.lab_session import STEPS_MAX, check_recording, sent_recording
 from octavo.dashboard.lab_settings import described, settings_of
 from octavo.dashboard.walk import stops
@@ -48,11 +48,12 @@ Handler = Callable[[Request], Awaitable[Response]]
 class Lab:
     """State behind the routes. ``close`` it before the event loop ends."""
 
-    def __init__(self, recording: Path | None = None) -> None:
-        """``recording``: one that may be opened by the name ``given``. Raises ConfigError if it is none."""
+    def __init__(self, recording: Path | None = None, niceness: int = BEHIND_AN_ENGINE) -> None:
+        """``recording``: one that may be opened by the name ``given``. Raises ConfigError if it is none.
+        ``niceness``: of the processes that simulate."""
         if recording is not None:
             check_recording(recording, "--recording")
-        self.processes = Processes()
+        self.processes = Processes(niceness)
         self._answers = Answers(self.processes)
         self._recording = recording
         self._folder: tempfile.TemporaryDirectory[str] | None = None

@@ -165,7 +165,7 @@ CONTROLS = (
         "Block size",
         "Token slots of a block, the unit that paging hands out.",
         BLOCK_SIZES,
-        unit="slots",
+        unit="slot",
     ),
     Control(
         "round_up",

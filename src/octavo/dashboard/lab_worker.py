@@ -1,9 +1,9 @@
-"""A process of the lab: runs simulations for the server that started it, at low priority, and nothing else.
+"""A process of the lab: runs simulations for the server that started it, and nothing else.
 
-Run as ``python -m octavo.dashboard.lab_worker``. Messages in both directions are JSON behind a length of four bytes
-(big endian), on standard input and output. In: ``{"id", "do", ...}`` or ``{"cancel": id}``; out: ``{"id", "part"}`` any
-number of times, then ``{"id", "done"}`` or ``{"id", "error": {"message", "param", "status"}}``. One job at a time; it
-ends when its input does, so that no worker outlives its server.
+Run as ``python -m octavo.dashboard.lab_worker NICENESS``. Messages in both directions are JSON behind a length of four
+bytes (big endian), on standard input and output. In: ``{"id", "do", ...}`` or ``{"cancel": id}``; out: ``{"id",
+"part"}`` any number of times, then ``{"id", "done"}`` or ``{"id", "error": {"message", "param", "status"}}``. One job
+at a time; it ends when its input does, so that no worker outlives its server.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from octavo.simulation import article
 from octavo.simulation.driver import Simulation, Stop
 from octavo.telemetry.lines import event_line
 
-NICENESS = 15
 DATA_BYTES_MAX = 3 << 30
 """Memory that a worker may take: a recording from somewhere else must not take the machine's."""
 EARLY_S = 0.1
@@ -143,7 +142,7 @@ class Worker:
 
 
 def main() -> None:
-    os.nice(NICENESS)
+    os.nice(int(sys.argv[1]))
     resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES_MAX, DATA_BYTES_MAX))
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever prints by mistake must not break the messages
