@@ -27,7 +27,7 @@ using Pairs = nb::ndarray<const std::int32_t, nb::shape<-1, 2>, nb::c_contig, nb
 using BlockTable = nb::ndarray<const std::int32_t, nb::ndim<2>, nb::device::cpu>;
 using Matrix = nb::ndarray<nb::ro, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Bytes = nb::ndarray<const std::uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Logits = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Logits = nb::ndarray<float, nb::ndim<2>, nb::device::cpu>;
 using Result = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
 
 ElementType element_type(const std::string& name) {
@@ -215,6 +215,8 @@ void run(Program& self, const Indices& token_ids, const Indices& computed, const
     check_same("scheduled", scheduled.size(), "rows", rows.size());
     if (block_table.shape(1) > 1 && block_table.stride(1) != 1)
         throw nb::value_error("the block table's rows are not contiguous");
+    if (logits.size() > 0 && logits.shape(1) > 1 && logits.stride(1) != 1)
+        throw nb::type_error("the logits' rows are not contiguous");
     Step step{};
     step.token_ids = token_ids.data();
     step.tokens = static_cast<std::int64_t>(token_ids.size());
@@ -231,6 +233,7 @@ void run(Program& self, const Indices& token_ids, const Indices& computed, const
     step.logits = logits.data();
     step.logits_rows = static_cast<std::int64_t>(logits.shape(0));
     step.logits_columns = static_cast<std::int64_t>(logits.shape(1));
+    step.logits_stride = logits.stride(0);
     const nb::gil_scoped_release release;
     self.run(step);
 }

@@ -25,7 +25,8 @@ void Program::run(const Step& step) {
     const std::lock_guard lock(runtime_->mutex());
     expand_rows(step);
     planned_heads_ = 0;
-    registers_.prepare(step.tokens, step.num_logit_rows, step.logits, static_cast<int>(operators_.size()));
+    registers_.prepare(step.tokens, step.num_logit_rows, step.logits, step.logits_stride,
+                       static_cast<int>(operators_.size()));
     for (Operator& op : operators_) {
         if (!profiling_) {
             op.run(step);
@@ -35,7 +36,7 @@ void Program::run(const Step& step) {
         op.run(step);
         op.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     }
-    registers_.finish(rows_of(step, last), step.logits);
+    registers_.finish(rows_of(step, last), step.logits, step.logits_stride);
 }
 
 // Everything that indexes memory is checked here, once a step, so that a scheduler's bug is an error with a number in it
@@ -67,7 +68,7 @@ void Program::check_step(const Step& step) const {
                 "logit_rows[" + std::to_string(s) + "] is " + std::to_string(step.logit_rows[s]) + "; the step has " +
                     std::to_string(step.tokens) + " tokens");
     const int last = registers_.last_written();
-    const std::int64_t rows = rows_of(step, last), columns = registers_.stride(last);
+    const std::int64_t rows = rows_of(step, last), columns = registers_.width(last);
     require(step.logits_rows == rows && (step.logits_columns == columns || rows == 0),
             "logits is [" + std::to_string(step.logits_rows) + ", " + std::to_string(step.logits_columns) +
                 "]; the last register is [" + std::to_string(rows) + ", " + std::to_string(columns) + "]");

@@ -34,9 +34,10 @@ struct Step {
     std::int64_t table_stride;
     const std::int32_t* logit_rows;  // [S]
     std::int64_t num_logit_rows;
-    float* logits;  // [logits_rows][logits_columns]
+    float* logits;  // [logits_rows][logits_columns], rows logits_stride apart
     std::int64_t logits_rows;
     std::int64_t logits_columns;
+    std::int64_t logits_stride;
 };
 
 // Recording throws std::invalid_argument for shapes and indices that do not fit. What is given by pointer is not

@@ -99,10 +99,10 @@ void Program::linear(int out, int source, std::shared_ptr<const Weight> weight) 
     check_width("linear", "out", registers_.width("linear", out), weight->out_features());
     if (out == source) refuse("linear", "out and source are the same register");
     registers_.read("linear", next(), source);
-    registers_.write_whole("linear", next(), out, registers_.rows("linear", source));
+    registers_.write_whole("linear", next(), out, registers_.rows("linear", source), true);
     record("linear", [this, out, source, weight](const Step& step) {
         weight->multiply(*runtime_, registers_.data(source), weight->in_features(), rows_of(step, source),
-                         registers_.data(out), weight->out_features(), packed_rows_);
+                         registers_.data(out), registers_.stride(out), packed_rows_);
     });
 }
 

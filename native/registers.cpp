@@ -47,13 +47,14 @@ void Registers::read(const char* name, int at, int reg, Rows rows) {
                          (rows == Rows::tokens ? "logit rows, not tokens" : "tokens, not logit rows"));
 }
 
-void Registers::write_whole(const char* name, int at, int reg, Rows rows) {
+void Registers::write_whole(const char* name, int at, int reg, Rows rows, bool any_stride) {
     Register& out = get(name, reg);
     if (out.first >= 0 && out.rows != rows)
         refuse(name, "register " + std::to_string(reg) + " already has another kind of rows (tokens or logit rows)");
     if (out.first < 0) out.first = at;
     out.rows = rows;
     out.last = at;
+    out.any_stride = any_stride;
     last_written_ = reg;
     assigned_ = false;
 }
@@ -69,7 +70,7 @@ void Registers::update(const char* name, int at, int reg, Rows rows) {
 void Registers::assign_places(int operators) {
     place_widths_.clear();
     for (Register& reg : registers_) reg.place = -1;
-    direct_ = registers_[last_written_].first == operators - 1;
+    direct_ = registers_[last_written_].first == operators - 1 && registers_[last_written_].any_stride;
     std::vector<int> by_first(registers_.size());
     std::iota(by_first.begin(), by_first.end(), 0);
     std::erase_if(by_first, [&](int reg) {
@@ -100,8 +101,10 @@ void Registers::assign_places(int operators) {
     assigned_ = true;
 }
 
-void Registers::prepare(std::int64_t token_rows, std::int64_t logit_rows, float* result, int operators) {
+void Registers::prepare(std::int64_t token_rows, std::int64_t logit_rows, float* result, std::int64_t result_stride,
+                        int operators) {
     if (!assigned_) assign_places(operators);
+    result_stride_ = result_stride;
     const std::int64_t rows = std::max(token_rows, logit_rows);
     std::vector<std::int64_t> offsets;
     std::int64_t floats = 0;
@@ -116,9 +119,11 @@ void Registers::prepare(std::int64_t token_rows, std::int64_t logit_rows, float*
     if (direct_) addresses_[last_written_] = result;
 }
 
-void Registers::finish(std::int64_t rows, float* result) const {
+void Registers::finish(std::int64_t rows, float* result, std::int64_t result_stride) const {
     if (direct_) return;
-    std::memcpy(result, addresses_[last_written_], rows * stride(last_written_) * sizeof(float));
+    const std::int64_t row_floats = width(last_written_);
+    for (std::int64_t row = 0; row < rows; ++row)
+        std::memcpy(result + row * result_stride, addresses_[last_written_] + row * row_floats, row_floats * sizeof(float));
 }
 
 }  // namespace octavo

@@ -149,7 +149,8 @@ class Program:
         logits: NDArray[np.float32],
     ) -> None:
         """One step. token_ids [T]; computed, scheduled, rows [R] as in StepPlan; block_table 2-D int32 with contiguous
-        rows; logit_rows [S] flat token indices; logits [S, vocab] is filled from the last register written."""
+        rows; logit_rows [S] flat token indices; logits [S, vocab], whose rows may lie
+        apart, is filled from the last register written."""
     def enable_profile(self, on: bool) -> None:
         """Time every operator from now on (off by default)."""
     def profile(self) -> list[tuple[str, float]]:

@@ -189,6 +189,29 @@ def test_a_slice_of_a_wider_table_is_read_in_place() -> None:
     assert (run(kv_program(), [0, 4], 16, block_table=wide[:, 2:3])[:, 8:] == 1).all()
 
 
+@every_path
+def test_rows_of_logits_may_lie_apart(path: str) -> None:
+    """Straight from the last linear layer, and copied there from any other operator; nothing between is touched."""
+    model, wanted = Model(runtime(path)), [0, 2, 3]
+    wide = np.full((3, VOCAB + 9), 7.0, dtype=np.float32)
+    tokens, rows = np.array([5, 6, 7, 8], dtype=np.int32), Rows.single(4)
+    arguments = (
+        tokens,
+        rows.computed,
+        rows.scheduled,
+        rows.block_table,
+        rows.rows,
+        np.array(wanted, dtype=np.int32),
+    )
+    model.program.run(*arguments, wide[:, :VOCAB])
+    assert np.array_equal(wide[:, :VOCAB], model.run([5, 6, 7, 8], wanted))
+    assert (wide[:, VOCAB:] == 7).all()
+    apart = np.full((2, 20), 7.0, dtype=np.float32)
+    found = run(kv_program(), [0, 4], 16, logits=apart[:, 2:18])
+    assert np.array_equal(found, run(kv_program(), [0, 4], 16))
+    assert (apart[:, :2] == 7).all() and (apart[:, 18:] == 7).all()
+
+
 def test_recording_refuses_what_does_not_fit() -> None:
     rt = runtime("portable")
     p = _native.Program(rt, small_kv(rt))

@@ -13,6 +13,7 @@ from octavo.core.model_spec import ModelSpec
 from octavo.core.plan import StepPlan, StepResult
 from octavo.core.request import Request
 from octavo.execution.loading import LoadedModel
+from octavo.execution.logit_memory import logit_memory
 from octavo.execution.logit_rows import LogitRows, logit_rows
 from octavo.execution.model import describe
 from octavo.execution.recorder import Recorder
@@ -60,7 +61,7 @@ class CpuExecutor:
         self._sampler = Sampler(spec.vocab_size, model.eos_token_ids)
         self._scoring: dict[int, Request] = {}
         """Row -> request, for the rows whose request asked for the log-probabilities of its prompt."""
-        self._logits = np.empty((max_num_seqs, spec.vocab_size), np.float32)
+        self._logits = logit_memory(max_num_seqs, spec.vocab_size)
         self._last: NDArray[np.float32] = self._logits[:0]
 
     @property
@@ -111,7 +112,7 @@ class CpuExecutor:
         """Room for ``rows`` rows of logits: the buffer, or, for a long prompt that is scored, memory for this step."""
         if rows <= len(self._logits):
             return self._logits[:rows]
-        return np.empty((rows, self._logits.shape[1]), np.float32)
+        return logit_memory(rows, self._logits.shape[1])
 
 
 def _runtime(path: str | None, threads: int) -> _native.Runtime:
