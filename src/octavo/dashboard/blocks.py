@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from octavo.memory import Allocator
 from octavo.memory.paged import PagedAllocator
 from octavo.scheduling.scheduler import Scheduler
+from octavo.scheduling.sequence import Sequence
 
 LIVE, FINDABLE, PARTIAL, SHARED = 1, 2, 4, 8
 """Bits of ``flags``. Free: 0. Cached: FINDABLE without LIVE. PARTIAL: live with slots that hold no token yet. SHARED:
@@ -24,6 +25,8 @@ NAME_BYTES = 3
 """Of a block's name (its hash), enough to tell two apart at a glance."""
 TICKS = 100
 """Steps of ``idle`` in one unit of the clock."""
+BEAMS, BEAM_ROWS, BEAM_ARRIVALS = 1 << 31, 1 << 11, 1 << 20
+"""Numbers of beams: the first of them, and of how many rows and arrivals they are made, so that all fit 32 bits."""
 UNSIGNED: tuple[tuple[str, int], ...] = (("u1", 0xFF), ("u2", 0xFFFF), ("u4", 0xFFFFFFFF))
 
 Packed = list[str]
@@ -35,6 +38,23 @@ def pack(values: NDArray[Any]) -> Packed:
     largest = int(values.max()) if values.size else 0
     kind = next(name for name, most in UNSIGNED if largest <= most)
     return [kind, base64.b64encode(values.astype(f"<{kind}").tobytes()).decode("ascii")]
+
+
+def number_of(sequence: Sequence, row: int) -> int:
+    """What the page calls a request: small, in the order of arrival, its own for good.
+
+    The beams of a search arrived as one; all but its leader are numbered by their row, far above every request.
+    """
+    if sequence.beams is None or sequence.beams.leader is sequence:
+        return sequence.arrival + 1
+    return BEAMS + sequence.arrival % BEAM_ARRIVALS * BEAM_ROWS + row
+
+
+def running_numbers(scheduler: Scheduler) -> list[int]:
+    """Of the running sequences, in their order."""
+    running = scheduler.running
+    rows = running.row[: running.count].tolist()
+    return [number_of(sequence, row) for sequence, row in zip(running.sequences, rows, strict=True)]
 
 
 @dataclass(slots=True, eq=False)
@@ -61,7 +81,7 @@ class Held:
         positions = np.arange(total) - np.repeat(held.cumsum() - held, held)
         size = scheduler.allocator.block_size
         filled = np.minimum(np.maximum(running.computed[:count][who] - positions * size, 0), size)
-        numbers = np.fromiter((one.arrival + 1 for one in running.sequences), np.intp, count)
+        numbers = np.array(running_numbers(scheduler), np.intp)
         blocks = table.matrix[rows[who], positions].astype(np.intp)
         return cls(blocks, numbers[who], positions, filled)
 
@@ -72,7 +92,7 @@ class BlockColumns:
     def __init__(self, allocator: Allocator) -> None:
         total = allocator.num_blocks
         self.flags = np.zeros(total, np.uint8)
-        self.owner = np.zeros(total, np.int32)
+        self.owner = np.zeros(total, np.int64)
         """Number of the longest-running request that holds the block; 0 if nobody does."""
         self.position = np.zeros(total, np.int32)
         """Place in the owner's table."""

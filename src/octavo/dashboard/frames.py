@@ -15,7 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.core.events import Copied, Evicted, PoolState, Preempted, RareEvent, StepRecord, Waste
-from octavo.dashboard.blocks import FINDABLE, LIVE, NAME_BYTES, BlockColumns, Held, pack
+from octavo.dashboard.blocks import (
+    BEAM_ROWS,
+    FINDABLE,
+    LIVE,
+    NAME_BYTES,
+    BlockColumns,
+    Held,
+    pack,
+    running_numbers,
+)
 from octavo.memory.paged import PagedAllocator
 from octavo.scheduling.scheduler import Scheduler
 from octavo.scheduling.sequence import Sequence
@@ -71,11 +80,12 @@ class FrameSource:
 
     def emit(self, record: StepRecord, now: float) -> None:
         self._step, self._waste = record.plan.step, record.waste
-        for source, target in record.plan.copies.tolist():
-            self._note("Copied", None, f"Copied block {source} to {target}: one of its holders writes", now)
-            self._log[-1]["blocks"] = [source, target]
         for event in record.events:
-            if isinstance(event, Copied):  # told above, block by block
+            if isinstance(event, Copied):
+                for copy in event.copies:
+                    line = f"Copied block {copy[0]} to {copy[1]}: one of its holders writes"
+                    self._note("Copied", None, line, now)
+                    self._log[-1]["blocks"] = list(copy)
                 continue
             self._note(type(event).__name__, _request_of(event), event_line(event), now)
             if isinstance(event, Evicted):
@@ -139,11 +149,15 @@ class FrameSource:
 
     def _look_at_requests(self) -> None:
         known, seen, new = self._known, dict[int, dict[str, Any]](), []
-        for sequence in (*self._scheduler.running.sequences, *self._scheduler.waiting.first(WAITING_MAX)):
-            number = sequence.arrival + 1
+        running = self._scheduler.running
+        here = [
+            *zip(running_numbers(self._scheduler), running.sequences, strict=True),
+            *((one.arrival + 1, one) for one in self._scheduler.waiting.first(WAITING_MAX)),
+        ]
+        for number, sequence in here:
             told = known.get(number)
             if told is None or told["preemptions"] != sequence.preemptions:
-                told = _description(sequence)
+                told = _description(number, sequence)
                 new.append(told)
             elif told["cached"] != sequence.cached_tokens:
                 told = {**told, "cached": sequence.cached_tokens}
@@ -215,7 +229,7 @@ class FrameSource:
             "blocks": self._columns.packed(which, idle, self._names),
             "requests": list(requests),
             "running": {
-                "number": [one.arrival + 1 for one in running.sequences],
+                "number": running_numbers(scheduler),
                 "computed": running.computed[:count].tolist(),
                 "known": running.known[:count].tolist(),
                 "blocks": allocator.table.num_blocks[running.row[:count]].tolist(),
@@ -254,10 +268,12 @@ def _request_of(event: RareEvent) -> str | None:
     return getattr(event, "request_id", None)
 
 
-def _description(sequence: Sequence) -> dict[str, Any]:
-    """What stays the same while a request runs. ``number``: small, in the order of arrival, its own for good."""
+def _description(number: int, sequence: Sequence) -> dict[str, Any]:
+    """What stays the same while a request runs."""
+    own = sequence.arrival + 1
     return {
-        "number": sequence.arrival + 1,
+        "number": number,
+        "name": str(own) if number == own else f"{own}, beam {number % BEAM_ROWS}",
         "id": sequence.request_id,
         "prompt": sequence.prompt_tokens,
         "limit": sequence.limit,

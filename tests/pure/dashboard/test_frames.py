@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import numpy as np
 import pytest
-from frame_helpers import Page, Run
 from hypothesis import given
 from hypothesis import strategies as st
 
+import scheduler_model
+from frame_helpers import Page, Run
+from octavo.core.config import CacheConfig, SchedulerConfig
+from octavo.core.events import StepRecord
 from octavo.core.plan import FinishReason
-from octavo.dashboard.blocks import FINDABLE, LIVE, PARTIAL, SHARED
+from octavo.dashboard.blocks import FINDABLE, LIVE, PARTIAL, SHARED, running_numbers
+from octavo.dashboard.frames import FrameSource
 from octavo.memory.paged import PagedAllocator
+from octavo.scheduling.scheduler import Scheduler
+from scheduler_model import CACHES, CONFIGS, SchedulerModel, drive
 
 
-def check(page: Page, run: Run) -> None:
+def check(page: Page, scheduler: Scheduler) -> None:
     """Everything that the page knows against the real thing."""
-    scheduler, allocator = run.scheduler, run.scheduler.allocator
+    allocator = scheduler.allocator
+    numbers = running_numbers(scheduler)
+    assert len(set(numbers)) == len(numbers) and max(numbers, default=0) < 1 << 32
     table, size, columns = allocator.table, allocator.block_size, page.columns
     state = allocator.state()
     live = (columns["flags"] & LIVE) > 0
@@ -27,14 +36,14 @@ def check(page: Page, run: Run) -> None:
     refs = np.zeros(allocator.num_blocks, np.int64)
     fill = np.zeros(allocator.num_blocks, np.int64)
     owners: dict[int, int] = {}
-    for place, sequence in enumerate(scheduler.running.sequences):
+    for place, number in enumerate(numbers):
         blocks = table.row(int(scheduler.running.row[place])).tolist()
-        assert page.table(sequence.arrival + 1) == blocks
+        assert page.table(number) == blocks
         computed = int(scheduler.running.computed[place])
         for position, block in enumerate(blocks):
             refs[block] += 1
             fill[block] = max(fill[block], min(max(computed - position * size, 0), size))
-            owners.setdefault(block, sequence.arrival + 1)
+            owners.setdefault(block, number)
     assert columns["refs"].tolist() == refs.tolist()
     assert columns["fill"].tolist() == fill.tolist()
     assert {block: int(columns["owner"][block]) for block in np.flatnonzero(live).tolist()} == owners
@@ -66,13 +75,47 @@ def test_deltas_lead_where_a_snapshot_would(seed: int, size: int, allocator: str
         if number == 9:
             run.engine.finish("r8", FinishReason.ABORT)
         page.apply(run.delta())
-        check(page, run)
+        check(page, run.scheduler)
     run.engine.drain()
     page.apply(run.delta())
-    check(page, run)
+    check(page, run.scheduler)
     fresh = Page(run.source.whole())
     for name, column in fresh.columns.items():
         assert column.tolist() == page.columns[name].tolist()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_frames_follow_forks_beams_preemptions_and_aborts(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random work under the scheduler's own model, with a page that looks now and then."""
+
+    class Watched(SchedulerModel):
+        def __init__(self, cache: CacheConfig, config: SchedulerConfig) -> None:
+            super().__init__(cache, config)
+            self.source = FrameSource(self.scheduler)
+            self.page = Page(self.source.snapshot(0.0))
+            self.chance = random.Random(seed)
+
+        def _check(self, record: StepRecord, oldest: str | None) -> None:
+            super()._check(record, oldest)
+            self.source.emit(record, float(self.totals.steps))
+            if self.chance.random() < 0.6:
+                self.page.apply(json.loads(json.dumps(self.source.delta(float(self.totals.steps)))))
+                check(self.page, self.scheduler)
+
+    monkeypatch.setattr(scheduler_model, "SchedulerModel", Watched)
+    rng = random.Random(seed)
+    totals = drive(rng, CACHES[seed % len(CACHES)], CONFIGS[seed % len(CONFIGS)], 250)
+    assert totals.steps > 50
+
+
+def test_the_model_forks_and_searches_often_enough() -> None:
+    """What the test above is worth: its twelve runs see what they are named after."""
+    seen = [
+        drive(random.Random(seed), CACHES[seed % len(CACHES)], CONFIGS[seed % len(CONFIGS)], 250)
+        for seed in range(12)
+    ]
+    for name in ("forks", "copies", "beam_forks", "preemptions", "evictions", "aborts"):
+        assert sum(getattr(totals, name) for totals in seen) > 10, name
 
 
 def test_a_delta_lists_what_changed_and_nothing_else() -> None:
@@ -160,7 +203,7 @@ def test_evicted_blocks_have_new_names_even_if_they_look_the_same() -> None:
     run.add("b", np.arange(500, 600, dtype=np.int32), 1)
     run.steps(2)
     page.apply(run.delta())
-    check(page, run)
+    check(page, run.scheduler)
 
 
 @pytest.mark.parametrize("blocks", [100_000])

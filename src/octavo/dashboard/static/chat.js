@@ -49,7 +49,7 @@ export function chatView({ model, onRequest, onEnd }) {
         const chunk = JSON.parse(data);
         if (chunk.error) throw new Error(chunk.error.message);
         if (id === null) {
-          id = `${chunk.id}-0`;
+          id = chunk.id;
           onRequest(id);
         }
         usage = chunk.usage ?? usage;

@@ -31,7 +31,7 @@ export class PoolState {
     this.since = 0;
     this.pool = { total: 0, live: 0, cached: 0, free: 0, block_size: 16, allocator: "", superblock: null };
     this.figures = {};
-    /** Request number -> {number, id, prompt, limit, cached, priority, preemptions}. */
+    /** Request number -> {number, name, id, prompt, limit, cached, priority, preemptions}. */
     this.requests = new Map();
     /** Running requests, oldest first: {number, computed, known, blocks}. */
     this.running = [];
@@ -147,10 +147,20 @@ export class PoolState {
     return { value: Math.max(0, this.time - this.released[block]), atLeast: this.released[block] <= this.since };
   }
 
-  /** The number of the request with this id, or null if it neither runs nor waits. */
+  /** What a request is called: its number, or a beam's part of it. */
+  nameOf(number) {
+    return this.requests.get(number)?.name ?? String(number);
+  }
+
+  /** Numbers of what runs or waits under this id: a request, its several answers (id-0, id-1), or its beams. */
+  numbersOf(id) {
+    const found = [...this.requests.values()].filter((one) => one.id === id || one.id.startsWith(`${id}-`));
+    return found.map((one) => one.number);
+  }
+
+  /** The first of them, or null. */
   numberOf(id) {
-    for (const request of this.requests.values()) if (request.id === id) return request.number;
-    return null;
+    return this.numbersOf(id)[0] ?? null;
   }
 
   clone() {

@@ -90,7 +90,7 @@ export function mount(panel, { config }) {
 
   function pick(number) {
     requests.pick(number);
-    focus.pick(number === null ? null : (shown.requests.get(number)?.id ?? null));
+    focus.pick(number);
     draw();
   }
 
@@ -108,12 +108,12 @@ export function mount(panel, { config }) {
     if (LEAVING.has(entry.kind)) {
       // Who has just lost its blocks is shown where they were, and what became of them.
       const before = history.stateAt(at - 1);
-      blocks = before.table(before.numberOf(entry.request));
+      blocks = before.numbersOf(entry.request).flatMap((number) => before.table(number));
     }
     const number = entry.request === null ? null : shown.numberOf(entry.request);
     requests.pick(number);
     if (blocks?.length) focus.pin(blocks, entry.line);
-    else focus.pick(number === null ? null : entry.request);
+    else focus.pick(number);
     draw();
   }
 
@@ -150,22 +150,22 @@ export function mount(panel, { config }) {
 /** Which blocks are lit up: those of a chosen request, of one's own questions, or of an event. */
 function makeFocus() {
   const mine = new Map(); // request id -> Map block -> hash, as last seen
-  let chosen = null; // request id
+  let chosen = null; // number of a request
   let pinned = null; // {blocks, line}
   let latest = null; // own request id
 
-  const held = (state, id) => {
-    const number = state.numberOf(id);
-    return number === null ? [] : state.table(number);
-  };
+  const held = (state, id) => [...new Set(state.numbersOf(id).flatMap((number) => state.table(number)))];
   /** Own blocks of an ended request that still hold what they held. */
-  const kept = (state, id) => [...(mine.get(id) ?? [])].filter(([block, hash]) => hash !== null && state.hash(block) === hash).map(([block]) => block);
+  const kept = (state, id) => {
+    const same = ([block, hash]) => hash !== null && state.hash(block) === hash;
+    return [...(mine.get(id) ?? [])].filter(same).map(([block]) => block);
+  };
   const own = (state, id) => {
     const now = held(state, id);
     return now.length ? now : kept(state, id);
   };
   return {
-    isMine: (id) => mine.has(id),
+    isMine: (id) => [...mine.keys()].some((own) => id === own || id.startsWith(`${own}-`)),
     mine(id) {
       mine.set(id, new Map());
       [chosen, pinned, latest] = [null, null, id];
@@ -178,9 +178,9 @@ function makeFocus() {
         for (const block of table) blocks.set(block, state.hash(block));
       }
     },
-    pick(id) {
-      [chosen, pinned] = [id, null];
-      if (id === null) latest = null;
+    pick(number) {
+      [chosen, pinned] = [number, null];
+      if (number === null) latest = null;
     },
     pin(blocks, line) {
       [chosen, pinned] = [null, { blocks, line }];
@@ -191,7 +191,7 @@ function makeFocus() {
     },
     blocks(state) {
       if (pinned) return pinned.blocks;
-      if (chosen !== null) return held(state, chosen);
+      if (chosen !== null) return state.table(chosen);
       if (latest === null) return null;
       const blocks = own(state, latest);
       return blocks.length ? blocks : null;
@@ -199,8 +199,8 @@ function makeFocus() {
     sentence(state) {
       if (pinned) return `Lit up: the blocks of “${shortened(pinned.line)}”. Choose a free block to let go.`;
       if (chosen !== null) {
-        const number = state.numberOf(chosen);
-        return number === null ? "The chosen request is not here at this moment." : `Lit up: the ${count(held(state, chosen).length)} blocks of request ${number}.`;
+        if (!state.requests.has(chosen)) return "The chosen request is not here at this moment.";
+        return `Lit up: the ${count(state.table(chosen).length)} blocks of request ${state.nameOf(chosen)}.`;
       }
       if (latest === null) return "";
       const now = held(state, latest);

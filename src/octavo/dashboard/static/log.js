@@ -11,6 +11,8 @@ export const MEANINGS = {
   Refused: "A request that could never fit was turned away at the door.",
   Blocked: "The request at the queue's head did not fit although enough slots were free: they lie scattered.",
   Evicted: "Cached blocks lost their content to make room.",
+  Forked: "A further answer or beam took over all blocks of another; nothing was computed or copied for it.",
+  BeamsDecided: "A beam search, which follows several continuations at once, has found its answers.",
   Copied: "A shared block was copied because one of its holders is about to write into it.",
   Finished: "A request ended; its full blocks stay cached, to be found again.",
   AdmissionPaused: "Preemptions came so often that nobody is admitted for a while.",

@@ -13,7 +13,7 @@ export function blockLines(state, block) {
   const flag = state.flags[block];
   if (flag & LIVE) {
     const owner = state.requests.get(state.owner[block]);
-    lines.push(`owner: request ${state.owner[block]}${owner ? ` (${owner.id})` : ""}`);
+    lines.push(`owner: request ${state.nameOf(state.owner[block])}${owner ? ` (${owner.id})` : ""}`);
     lines.push(`position ${state.position[block]} in its table`);
     lines.push(`${state.fill[block]} of ${state.pool.block_size} slots hold a token`);
     lines.push(state.refs[block] === 1 ? "1 reference" : `${state.refs[block]} references: shared`);
@@ -71,7 +71,7 @@ export function tableRows(state) {
   const rows = [...owners]
     .sort(([a], [b]) => a - b)
     .map(([number, row]) => [
-      `request ${number} (${lookName(number)})`,
+      `request ${state.nameOf(number)} (${lookName(number)})`,
       count(row.blocks.length),
       count(row.shared),
       count(row.partial),

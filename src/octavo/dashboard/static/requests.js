@@ -37,11 +37,11 @@ export function requestsView({ onPick, isMine }) {
       "button",
       { type: "button", class: "small", "aria-pressed": "false", onclick: () => onPick(picked === request.number ? null : request.number) },
       swatch(request.number),
-      ` ${request.number}`,
+      ` ${request.name}`,
       isMine(request.id) ? " (yours)" : "",
     );
     button.title = request.id;
-    button.setAttribute("aria-label", `Request ${request.number}, ${lookName(request.number)}${isMine(request.id) ? ", yours" : ""}`);
+    button.setAttribute("aria-label", `Request ${request.name}, ${lookName(request.number)}${isMine(request.id) ? ", yours" : ""}`);
     const row = { line: h("tr", {}, h("th", { scope: "row" }, button), cells), cells, button };
     rows.set(request.number, row);
     return row;
@@ -50,7 +50,7 @@ export function requestsView({ onPick, isMine }) {
   function drawRunning(state) {
     const here = new Set();
     state.running.slice(0, ROWS_MAX).forEach(({ number, computed, known, blocks }, place) => {
-      const request = state.requests.get(number) ?? { number, id: "", prompt: 0, cached: 0, preemptions: 0 };
+      const request = state.requests.get(number) ?? { number, name: String(number), id: "", prompt: 0, cached: 0, preemptions: 0 };
       here.add(number);
       const row = rows.get(number) ?? makeRow(request);
       const values = [request.prompt, request.cached, computed, known - request.prompt, blocks, request.preemptions];
@@ -82,7 +82,7 @@ export function requestsView({ onPick, isMine }) {
     chosen.dataset.key = key;
     fill(
       chosen,
-      h("h3", {}, `Block table of request ${picked}`),
+      h("h3", {}, `Block table of request ${state.nameOf(picked)}`),
       h(
         "p",
         { class: "hint" },
@@ -131,7 +131,7 @@ export function requestsView({ onPick, isMine }) {
         ? `${plural(state.running.length, "request")} running${more > 0 ? `; ${count(more)} are not listed` : ""}.`
         : "No request is running: ask the model something.";
       const { number, count: all } = state.waiting;
-      const names = number.slice(0, 12).map((n) => `${n} (${count(state.requests.get(n)?.prompt ?? 0)} tokens)`);
+      const names = number.slice(0, 12).map((n) => `${state.nameOf(n)} (${count(state.requests.get(n)?.prompt ?? 0)} tokens)`);
       waiting.textContent = all ? `${count(all)} waiting for room: ${names.join(", ")}${all > names.length ? "…" : ""}` : "Nobody waits.";
     },
     pick(number) {
