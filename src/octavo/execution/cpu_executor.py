@@ -58,6 +58,8 @@ class CpuExecutor:
         # No position beyond the pool is ever computed: a model made for a million tokens needs no tables for them.
         describe(model, recorder, min(max_model_len or spec.max_model_len, num_blocks * block_size))
         self.program = recorder.finish(self.kv)
+        self.linear_layers = tuple(recorder.linear_layers)
+        self.kv_bytes_per_token = spec.kv_bytes_per_token
         self._sampler = Sampler(spec.vocab_size, model.eos_token_ids)
         self._scoring: dict[int, Request] = {}
         """Row -> request, for the rows whose request asked for the log-probabilities of its prompt."""

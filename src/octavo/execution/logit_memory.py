@@ -10,7 +10,7 @@ LINE_FLOATS = 16
 
 
 def logit_memory(rows: int, vocab_size: int) -> NDArray[np.float32]:
-    """Uninitialised float32 [rows, vocab_size]: a view of rows that start on a cache line, an odd number of lines apart.
+    """Uninitialised float32 [rows, vocab_size]: rows that start on a cache line, an odd number of lines apart.
 
     A kernel writes a few columns of every row at a time. Rows of SmolLM2's 49,152 logits side by side lie a multiple of
     64 KiB apart, so that all of them compete for the same few lines of the caches: 64 rows took twice as long.

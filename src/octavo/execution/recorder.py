@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from octavo import _native
 from octavo.execution.loading import WeightMatrix
+from octavo.execution.operator_times import LinearLayer
 from octavo.execution.operators import Array, Value
 
 Emit = Callable[[_native.Program, list[int]], None]
@@ -33,6 +34,8 @@ class _Step:
 @dataclass(slots=True)
 class Recorder:
     runtime: _native.Runtime
+    linear_layers: list[LinearLayer] = field(default_factory=list)
+    """In the order of their recording."""
     _steps: list[_Step] = field(default_factory=list)
     _widths: list[int] = field(default_factory=list)
     _per_logit_row: set[int] = field(default_factory=set)
@@ -95,6 +98,7 @@ class Recorder:
     def linear(self, x: Value, weight: WeightMatrix, bias: NDArray[np.float32] | None = None) -> Value:
         with weight.damage_named():
             packed = _native.Weight(self.runtime, weight.encoded(), weight.format, bias)
+        self.linear_layers.append(LinearLayer(*weight.shape, packed.format, packed.nbytes))
         return self._value(
             packed.out_features, (x,), lambda program, at, out: program.linear(out, at[x.id], packed)
         )

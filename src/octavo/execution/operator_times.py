@@ -1,0 +1,111 @@
+"""Times of a step's operators, beside what this machine could do at best."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from octavo import _native
+
+if TYPE_CHECKING:
+    from octavo.execution.cpu_executor import CpuExecutor
+
+
+@dataclass(frozen=True, slots=True)
+class LinearLayer:
+    """A recorded linear layer: what its time is judged by."""
+
+    out_features: int
+    in_features: int
+    format: str
+    nbytes: int
+    """Of the packed weight."""
+
+    @property
+    def arithmetic(self) -> str:
+        """What the kernels multiply it in: f32, bf16 or int8."""
+        return self.format if self.format in ("f32", "bf16") else "int8"
+
+
+@dataclass(frozen=True, slots=True)
+class MachineLimits:
+    """Probed: bytes and operations a second of all threads."""
+
+    bytes_per_s: float
+    operations_per_s: dict[str, float]
+    """Of f32, bf16 and int8 multiply-adds."""
+
+    def linear_s(self, layer: LinearLayer, rows: int) -> float:
+        operations = 2.0 * rows * layer.out_features * layer.in_features
+        return max(layer.nbytes / self.bytes_per_s, operations / self.operations_per_s[layer.arithmetic])
+
+
+def probe_limits(runtime: _native.Runtime) -> MachineLimits:
+    """Takes about half a second."""
+    operations = {kind: 1e9 * _native.probe_flops(runtime, kind) for kind in ("f32", "bf16", "int8")}
+    return MachineLimits(1e9 * _native.probe_bandwidth(runtime), operations)
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTime:
+    """All operators of one kind in a step."""
+
+    name: str
+    count: int
+    seconds: float
+    limit_s: float | None
+    """What memory or arithmetic alone would take; None for those that should not be seen at all."""
+
+
+def time_operators(
+    executor: CpuExecutor,
+    run_step: Callable[[], object],
+    steps: int,
+    limits: MachineLimits,
+    rows: int,
+    context: int,
+) -> list[OperatorTime]:
+    """Medians over ``steps`` calls of ``run_step``, each a decode step of ``rows`` rows at about ``context`` tokens.
+
+    The last is what of a step no operator took: planning, sampling, telling.
+    """
+    program, names = executor.program, [name for name, _ in executor.program.profile()]
+    times, rest = [], []
+    for _ in range(steps):
+        program.enable_profile(True)
+        begin = time.perf_counter()
+        run_step()
+        whole = time.perf_counter() - begin
+        times.append([seconds for _, seconds in program.profile()])
+        rest.append(whole - sum(times[-1]))
+    program.enable_profile(False)
+    found = _grouped(executor, names, np.median(times, axis=0).tolist(), limits, rows, context)
+    return [*found, OperatorTime("planning, sampling, telling", 1, statistics.median(rest), None)]
+
+
+def _grouped(
+    executor: CpuExecutor,
+    names: Sequence[str],
+    seconds: Sequence[float],
+    limits: MachineLimits,
+    rows: int,
+    context: int,
+) -> list[OperatorTime]:
+    groups: dict[str, OperatorTime] = {}
+    layers = iter(executor.linear_layers)
+    kv_s = rows * context * executor.kv_bytes_per_token / limits.bytes_per_s / names.count("paged_attention")
+    for operator, spent in zip(names, seconds, strict=True):
+        name, limit_s = operator, kv_s if operator == "paged_attention" else None
+        if operator == "linear":
+            layer = next(layers)
+            name = f"linear {layer.in_features} to {layer.out_features}, {layer.format}"
+            limit_s = limits.linear_s(layer, rows)
+        before = groups.get(name, OperatorTime(name, 0, 0.0, None if limit_s is None else 0.0))
+        total = None if limit_s is None or before.limit_s is None else before.limit_s + limit_s
+        groups[name] = OperatorTime(name, before.count + 1, before.seconds + spent, total)
+    return sorted(groups.values(), key=lambda one: -one.seconds)
