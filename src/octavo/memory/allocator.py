@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from octavo.core.events import PoolState, Waste
 from octavo.memory.block_table import BlockTable
+from octavo.memory.lookups import Lookups
 from octavo.memory.prefix_cache import HashChain
 
 NO_COPIES: NDArray[np.int32] = np.zeros((0, 2), np.int32)
@@ -30,6 +31,8 @@ class Claim:
     """Names of its full blocks."""
     lookup: bool = True
     """Whether blocks computed by others may stand in for its own."""
+    resumed: bool = False
+    """Whether it had been admitted before. Only the first time is explained and counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,8 @@ class Allocator(Protocol):
     """Whether rows can share blocks; where not, several answers to a prompt are sequences like any others."""
     blocked: Blockage | None
     """Why the latest ``admit`` answered None, if it was external fragmentation."""
+    lookups: Lookups
+    """What was found of each prompt, and why not more."""
 
     def state(self) -> PoolState: ...
 
@@ -99,7 +104,7 @@ class Allocator(Protocol):
         """int32 [C, 2]: (source, destination) of the copies since the last call, to be made in this order."""
 
     def take_evicted(self) -> tuple[int, ...]:
-        """Blocks that lost their cached content since the last call."""
+        """Blocks that lost their cached content since the last call. Called once a step, at the end of planning."""
 
     def publish(
         self,

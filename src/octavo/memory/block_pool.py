@@ -40,7 +40,7 @@ class BlockPool:
     longer names the entry, and whoever passes the entry skips it. (A linked list would need a Python loop.)
     """
 
-    def __init__(self, total: int, on_evict: Callable[[Blocks], None] = ignore) -> None:
+    def __init__(self, total: int, on_evict: Callable[[Blocks], object] = ignore) -> None:
         """``on_evict`` is told which cached blocks lose their content, before they are handed out."""
         assert total >= 1
         self.total = total

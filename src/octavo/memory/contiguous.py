@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from octavo.core.events import PoolState, Waste
 from octavo.memory.allocator import NO_COPIES, Blockage, Claim
 from octavo.memory.block_table import BlockTable
+from octavo.memory.lookups import Lookups
 from octavo.memory.placement import Placer
-from octavo.memory.prefix_cache import HashChain
+from octavo.memory.prefix_cache import HashChain, PrefixCache
 from octavo.memory.sizing import blocks_for
 
 ChunkSize = Callable[[Claim], int]
@@ -61,6 +62,7 @@ class ContiguousAllocator:
         self.caching = False
         self.can_fork = False
         self.blocked: Blockage | None = None
+        self.lookups = Lookups(PrefixCache(0, block_size), 0, block_size, max_num_seqs, "contiguous")
         self._wished: dict[int, int] = {}
         """Row -> blocks asked of the placer (it may have granted more)."""
         self._reach: dict[int, int] = {}
@@ -93,6 +95,7 @@ class ContiguousAllocator:
         self._reach[row] = min(slots, claim.limit)
         self._reach_total += self._reach[row]
         self.table.append(row, np.arange(start, start + blocks))
+        self.lookups.take(row, claim, 0)
         return 0
 
     def grow(self, rows: NDArray[np.intp], starts: NDArray[np.intp], stops: NDArray[np.intp]) -> int:
@@ -111,6 +114,7 @@ class ContiguousAllocator:
         return NO_COPIES
 
     def take_evicted(self) -> tuple[int, ...]:
+        self.lookups.step += 1
         return ()
 
     def publish(

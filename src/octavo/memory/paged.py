@@ -11,6 +11,7 @@ from octavo.core.events import PoolState, Waste
 from octavo.memory.allocator import NO_COPIES, Blockage, Claim
 from octavo.memory.block_pool import NO_BLOCKS, BlockPool, Blocks
 from octavo.memory.block_table import BlockTable
+from octavo.memory.lookups import Lookups
 from octavo.memory.prefix_cache import HashChain, PrefixCache
 from octavo.memory.sizing import blocks_for
 
@@ -38,6 +39,13 @@ class PagedAllocator:
         self.cache = PrefixCache(num_blocks if caching else 0, block_size)
         self.pool = BlockPool(num_blocks, self._on_evict)
         self.blocked: Blockage | None = None  # never: any block is as good as another
+        self.lookups = Lookups(
+            self.cache, num_blocks, block_size, max_num_seqs, None if caching else "caching_disabled"
+        )
+        self._idle_since = np.zeros(num_blocks, np.uint32)
+        """Step in which each block last lost an owner; of use while it has none."""
+        self._takers: tuple[NDArray[np.intp], NDArray[np.intp] | int] = NO_BLOCKS, 1
+        """Rows for which blocks are being acquired, and how many for each, in the order of the blocks."""
         self.promised = np.zeros(max_num_seqs, np.intp)
         """intp [rows]: blocks of known tokens that each row does not hold yet."""
         self.promised_total = 0
@@ -72,11 +80,13 @@ class PagedAllocator:
             room -= int(np.count_nonzero(self.pool.refs[hits] == 0))
         if missing > room:
             return None
+        self.lookups.take(row, claim, len(hits))
         if len(hits):
             self.pool.share(hits)
             self.table.append(row, hits)
         cached = len(hits) * self.block_size
         first = blocks_for(min(known, cached + budget), self.block_size) - len(hits)
+        self._takers = np.array([row]), first
         blocks = self.pool.acquire(first)
         assert blocks is not None
         self.table.append(row, blocks)
@@ -103,6 +113,7 @@ class PagedAllocator:
     def grow_by_block(self, rows: NDArray[np.intp]) -> int:
         if len(rows) > self.pool.available:
             rows = rows[: self.pool.available]
+        self._takers = rows, 1
         blocks = self.pool.acquire(len(rows))
         assert blocks is not None
         self.table.append_one(rows, blocks)
@@ -111,6 +122,7 @@ class PagedAllocator:
         return len(rows)
 
     def _extend(self, rows: NDArray[np.intp], counts: NDArray[np.intp], total: int) -> None:
+        self._takers = rows, counts
         blocks = self.pool.acquire(total)
         assert blocks is not None
         if len(rows) == 1:
@@ -149,17 +161,18 @@ class PagedAllocator:
     def _make_writable(self, row: int, number: int, block: int) -> None:
         """Give a row its own copy of a block that others hold; take one that only the cache sees out of it."""
         if self.pool.refs[block] > 1:
+            self._takers = np.array([row]), 1
             fresh = self.pool.acquire(1)
             assert fresh is not None
             self._copies.append((block, int(fresh[0])))
             self.table.matrix[row, number] = fresh[0]
             self.pool.release(np.array([block]))
         elif self.pool.findable[block]:
-            self.cache.forget([block])
+            self.lookups.reset(self.cache.forget([block]))
             self.pool.withdraw(block)
 
     def reset_cache(self) -> int:
-        self.cache.forget(np.flatnonzero(self.pool.findable).tolist())
+        self.lookups.reset(self.cache.forget(np.flatnonzero(self.pool.findable).tolist()))
         return self.pool.forget_all()
 
     def take_copies(self) -> NDArray[np.int32]:
@@ -170,6 +183,7 @@ class PagedAllocator:
         return copies
 
     def take_evicted(self) -> tuple[int, ...]:
+        self.lookups.step += 1
         if not self._evicted:
             return ()
         evicted = tuple(self._evicted)
@@ -178,7 +192,12 @@ class PagedAllocator:
 
     def _on_evict(self, blocks: Blocks) -> None:
         numbers = blocks.tolist()
-        self.cache.forget(numbers)
+        rows, counts = self._takers
+        if (
+            len(blocks) > 1 or len(rows) > 1
+        ):  # free blocks were handed out first, so these go to the last rows
+            rows = np.repeat(rows, counts)[-len(blocks) :]
+        self.lookups.evicted(self.cache.forget(numbers), self._idle_since[blocks], rows)
         self._evicted += numbers
 
     def publish(
@@ -205,6 +224,7 @@ class PagedAllocator:
         blocks = self.table.row(parent).astype(np.intp)
         self.pool.share(blocks)
         self.table.append(child, blocks)
+        self.lookups.fork(parent, child)
         self._unclean |= {parent, child}
 
     def truncate(self, row: int, tokens: int) -> None:
@@ -213,8 +233,7 @@ class PagedAllocator:
         self.promised_total -= int(self.promised[row])
         self.promised[row] = 0
         dropped = self.table.cut(row, keep)
-        self._drop_copies(dropped)
-        self.pool.release(dropped)
+        self._let_go(dropped)
         if tokens % self.block_size:
             self._unclean.add(row)
 
@@ -223,9 +242,14 @@ class PagedAllocator:
         self.promised_total -= int(self.promised[row])
         self.promised[row] = 0
         blocks = self.table.cut(row, 0)
-        self._drop_copies(blocks)
-        self.pool.release(blocks)
+        self._let_go(blocks)
+        self.lookups.released(row)
         return len(blocks)
+
+    def _let_go(self, blocks: Blocks) -> None:
+        self._drop_copies(blocks)
+        self._idle_since[blocks] = self.lookups.step
+        self.pool.release(blocks)
 
     def _drop_copies(self, blocks: Blocks) -> None:
         """Copies into blocks that are given up before they were made."""

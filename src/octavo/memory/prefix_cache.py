@@ -161,11 +161,12 @@ class PrefixCache:
             done += count
         return digests
 
-    def forget(self, blocks: Sequence[int]) -> None:
-        """These findable blocks lose their content."""
-        index, take_name = self.index, self.names.pop
-        for block in blocks:
-            del index[take_name(block)]
+    def forget(self, blocks: Sequence[int]) -> list[bytes]:
+        """These findable blocks lose their content. Returns the names that they had."""
+        names = list(map(self.names.pop, blocks))
+        for name in names:
+            del self.index[name]
+        return names
 
     def tokens_of(self, block: int) -> NDArray[np.int32]:
         """int32 [block_size]: what a findable block holds."""

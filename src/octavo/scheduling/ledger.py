@@ -92,6 +92,8 @@ class Ledger:
         for position, reason in reasons.items():
             sequence, row = running.sequences[position], int(running.row[position])
             leads = sequence.beams is None or sequence.leads
+            computed = int(running.computed[position])
+            self.allocator.lookups.ended(sequence.chain, sequence.prompt_tokens, self.tokens[row], computed)
             blocks = self.leave(sequence, row)
             if not leads:  # a search is told of once
                 continue

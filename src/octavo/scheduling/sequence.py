@@ -125,10 +125,10 @@ class Sequence:
     def prompt_tokens(self) -> int:
         return len(self.request.prompt_token_ids)
 
-    def _claim(self) -> Claim:
+    def _claim(self, resumed: bool = False) -> Claim:
         # Prompt log-probabilities need every prompt position computed, so nothing is looked up for them.
         lookup = self.request.sampling.prompt_logprobs is None
-        return Claim(self.request_id, self.token_ids, self.limit, self.chain, lookup)
+        return Claim(self.request_id, self.token_ids, self.limit, self.chain, lookup, resumed)
 
     def finished(self, reason: FinishReason, output_tokens: int, blocks: int = 0) -> Finished:
         """``blocks``: what its row held at the end; 0 for one that ended without a row."""
@@ -159,11 +159,11 @@ class Sequence:
         self.output = output
         prompt = self.request.prompt_token_ids
         self.token_ids = np.concatenate((prompt, output)) if len(output) else prompt
-        self.claim = self._claim()
+        self.claim = self._claim(resumed=True)
 
     def restart(self, block_size: int) -> None:
         """Resume from the prompt alone."""
         self.output = NO_TOKENS
         self.token_ids = self.request.prompt_token_ids
         self.chain.truncate(self.prompt_tokens // block_size)
-        self.claim = self._claim()
+        self.claim = self._claim(resumed=True)

@@ -1,0 +1,280 @@
+"""``Lookups``: for each prompt and each of its full blocks, whether it was found in the pool, and if not, why not.
+
+Of a prompt of P tokens (P - 1) // block_size full blocks are looked up: at least one token is left to compute. The
+tokens behind them, at most a block's, are lost to the *floor*. Every block that was looked up is a hit or a miss with
+one reason, so hits and misses add up to the blocks.
+
+One object an allocator. It is told of admissions, evictions and ends, never of steps, and everything that it keeps is
+of fixed size: a server explains its cache for months without growing.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.memory.continuations import Continuations
+from octavo.memory.ghosts import Ghosts, Keys
+from octavo.memory.lookup import COUNTED_AS, REASONS, Eviction, Lookup, LookupTotals, Miss, Unasked
+from octavo.memory.prefix_cache import HashChain, PrefixCache
+
+if TYPE_CHECKING:
+    from octavo.memory.allocator import Claim
+
+RECENT_MAX = 2048
+"""Lookups that are kept to be asked for: the latest ones."""
+TAKERS_MAX = 4096
+"""Admitted requests that an eviction can still be traced to: the latest ones."""
+WORDS = 8
+"""Of a name: 64 bytes, read as eight numbers. The first one is its key."""
+NO_SALT_KEY = 1
+NO_MISSES: NDArray[np.uint8] = np.zeros(0, np.uint8)
+NO_MISSES.setflags(write=False)
+
+
+def keys_of(names: Sequence[bytes]) -> Keys:
+    """uint64 [k]: names, shortened."""
+    keys: Keys = np.frombuffer(b"".join(names), np.uint64)[::WORDS]
+    return keys
+
+
+def key_of(name: bytes) -> int:
+    """One of them; of the root of unsalted chains, too."""
+    return int.from_bytes(name[:8], "little") if name else NO_SALT_KEY
+
+
+class Lookups:
+    """Explains, and takes part in nothing: with it or without, the same blocks are found."""
+
+    def __init__(
+        self, cache: PrefixCache, blocks: int, block_size: int, rows: int, unasked: Unasked | None = None
+    ) -> None:
+        """``unasked``: why this allocator never looks anything up, if so."""
+        self.totals = LookupTotals()
+        self.step = 0
+        """Plans made so far: the number of the one that is being made."""
+        self.recent: OrderedDict[str, Lookup] = OrderedDict()
+        """The latest lookups by request id, the newest last."""
+        self.unasked = unasked
+        self.ghosts = Ghosts(0 if unasked else blocks)
+        self.computing: dict[bytes, int] = {}
+        """Names of blocks that a row has missed and will compute: the row. Those that it has computed stay here until
+        it is released; they are in the cache, which is asked first."""
+        self.across_salts = True
+        """Whether blocks are looked for under other salts, too, where a salt has been used."""
+        self._cache = cache
+        self._size = block_size
+        self._continuations = Continuations(0 if unasked else blocks, block_size)
+        self._expected: dict[int, list[bytes]] = {}
+        """Names in ``computing`` by row."""
+        self._salted: OrderedDict[bytes, bytes] = OrderedDict()
+        """Of blocks of salted prompts: the name that they would have without a salt, and the one that they have."""
+        self._salted_max = 2 * blocks
+        self._takers: list[tuple[int, str, bytes]] = [(0, "", b"")] * TAKERS_MAX
+        self._serials = np.zeros(rows, np.uint32)
+        """Of the sequence in each row: its number among all admissions, from 1; ``_takers`` knows the latest ones."""
+        self._serial = 0
+
+    # ------------------------------------------------------------------ admissions
+
+    def take(self, row: int, claim: Claim, hits: int) -> None:
+        """A request is let in to ``row``: ``hits`` of its leading blocks were found. Its others are not acquired yet.
+
+        What is evicted for this row from now on is evicted for this request.
+        """
+        self._serial += 1
+        self._takers[self._serial % TAKERS_MAX] = self._serial, claim.request_id, claim.chain.root
+        self._serials[row] = self._serial
+        if self.unasked is not None or not claim.lookup:
+            if not claim.resumed:
+                self._skip(claim)
+            return
+        blocks = (len(claim.token_ids) - 1) // self._size
+        missed = claim.chain.digests[hits:blocks]
+        if claim.resumed:
+            self._expect(row, [name for name in missed if name not in self.computing])
+        else:
+            self._look(row, claim, hits, missed)
+
+    def fork(self, parent: int, child: int) -> None:
+        """Row ``child`` goes on from what ``parent`` has."""
+        self._serials[child] = self._serials[parent]
+
+    def _skip(self, claim: Claim) -> None:
+        """A prompt that is not looked up."""
+        lookup = Lookup(
+            *(claim.request_id, claim.chain.root, self.step, len(claim.token_ids), self._size, 0, NO_MISSES),
+            unasked=self.unasked or "prompt_logprobs",
+        )
+        self.totals.blocks += lookup.blocks
+        self.totals.misses["not_looked_up"] += lookup.blocks
+        self._keep(lookup)
+
+    def _look(self, row: int, claim: Claim, hits: int, missed: list[bytes]) -> None:
+        chain, token_ids = claim.chain, claim.token_ids
+        misses, computing = NO_MISSES, None
+        evictions: tuple[Eviction, ...] = ()
+        if missed:
+            misses, places = self._of_the_past(keys_of(missed))
+            if self.across_salts and (chain.root or self._salted):
+                self._under_other_salts(chain, token_ids, hits, misses)
+            computing = self._at_present(missed, misses)
+            evicted = misses == Miss.EVICTED
+            if np.count_nonzero(evicted):
+                evictions = self._stories(places[evicted])
+            if computing is not None:  # by whom, stays as it is
+                self._expect(row, [name for name in missed if name not in self.computing])
+            else:
+                self._expect(row, missed)
+        ever, by_token = self._ever(chain, token_ids, hits, misses)
+        lookup = Lookup(
+            *(claim.request_id, chain.root, self.step, len(token_ids), self._size, hits, misses),
+            evictions=evictions,
+            computing=computing,
+            ever=ever,
+            ever_by_token=by_token,
+        )
+        self._count(lookup)
+        self._keep(lookup)
+
+    def _of_the_past(self, keys: Keys) -> tuple[NDArray[np.uint8], NDArray[np.intp]]:
+        """(uint8 [k]: NEVER_SEEN, UNKNOWN or EVICTED, intp [k]: places of the ghosts among them)."""
+        ghosts = self.ghosts
+        found, places = ghosts.find(keys)
+        misses = found * np.uint8(Miss.EVICTED)
+        if ghosts.forgotten:
+            misses[~found & ghosts.may_be_forgotten(keys)] = Miss.UNKNOWN
+        return misses, places
+
+    def _at_present(self, missed: list[bytes], misses: NDArray[np.uint8]) -> str | None:
+        """Mark those that are being computed or stand behind a miss; the request that computes the first of them."""
+        computing, index = self.computing, self._cache.index
+        first: str | None = None
+        if not computing.keys().isdisjoint(missed):
+            misses[[name in computing for name in missed]] = Miss.BEING_COMPUTED
+            row = next(computing[name] for name in missed if name in computing)
+            first = self._taker(int(self._serials[row]))[0] or ""
+        if not index.keys().isdisjoint(missed):
+            misses[[name in index for name in missed]] = Miss.BEHIND_A_MISS
+        return first
+
+    def _under_other_salts(
+        self, chain: HashChain, token_ids: NDArray[np.int32], hits: int, misses: NDArray[np.uint8]
+    ) -> None:
+        """Mark what is in the pool under another salt. The price of a salted prompt is that it is named twice."""
+        blocks = hits + len(misses)
+        plain, index, salted = chain, self._cache.index, self._salted
+        if chain.root:
+            plain = HashChain()
+            plain.extend(token_ids[: blocks * self._size], self._size)
+        for i in (misses < Miss.EVICTED).nonzero()[0].tolist():
+            name = plain.digests[hits + i]
+            if chain.root and name in index:
+                misses[i] = Miss.OTHER_SALT
+            elif (other := salted.get(name)) is not None and other in index:
+                misses[i] = Miss.FOREIGN_SALT
+        if chain.root:
+            salted.update(zip(plain.digests, chain.digests, strict=False))
+            while len(salted) > self._salted_max:
+                salted.popitem(last=False)
+
+    def _stories(self, places: NDArray[np.intp]) -> tuple[Eviction, ...]:
+        found = []
+        for evicted, idle, taker in zip(*(one.tolist() for one in self.ghosts.story(places)), strict=True):
+            found.append(Eviction(evicted, idle, *self._taker(taker)))
+        return tuple(found)
+
+    def _taker(self, serial: int) -> tuple[str | None, bytes]:
+        """(request, root of its chain) of an admission; (None, nothing) for one that was too long ago, or for none."""
+        found, request_id, root = self._takers[serial % TAKERS_MAX]
+        return (request_id, root) if found == serial > 0 else (None, b"")
+
+    def _expect(self, row: int, names: list[bytes]) -> None:
+        """``row`` will compute these blocks, and nobody else is doing so."""
+        self.computing.update(dict.fromkeys(names, row))
+        self._expected[row] = names
+
+    def _ever(
+        self, chain: HashChain, token_ids: NDArray[np.int32], hits: int, misses: NDArray[np.uint8]
+    ) -> tuple[int, int]:
+        """Tokens that caches which forget nothing would have found, in blocks and token by token.
+
+        Remembers how this prompt goes on.
+        """
+        size, names, table = self._size, chain.digests, self._continuations
+        blocks = hits + len(misses)
+        lost = (misses != Miss.EVICTED) & (misses != Miss.BEHIND_A_MISS)
+        seen = hits + (int(lost.argmax()) if np.count_nonzero(lost) else len(misses))
+        ever = by_token = seen * size
+        behind = token_ids[ever : min(ever + size, len(token_ids) - 1)]
+        if len(behind) and not (seen < blocks and misses[seen - hits] == Miss.BEING_COMPUTED):
+            by_token += table.common(key_of(names[seen - 1] if seen else chain.root), behind)
+        if seen < blocks:
+            keys = keys_of(names[seen : blocks - 1])
+            parents = np.concatenate(([np.uint64(key_of(names[seen - 1] if seen else chain.root))], keys))
+            table.add(parents, token_ids[ever : blocks * size].reshape(-1, size))
+        table.add_partial(key_of(names[blocks - 1] if blocks else chain.root), token_ids[blocks * size :])
+        return ever, by_token
+
+    def _count(self, lookup: Lookup) -> None:
+        totals = self.totals
+        totals.blocks += lookup.blocks
+        totals.hits += lookup.hits
+        if len(lookup.misses):
+            for miss, count in enumerate(np.bincount(lookup.misses).tolist()):
+                totals.misses[REASONS[COUNTED_AS[miss]]] += count
+        totals.tokens += lookup.prompt_tokens
+        totals.tokens_hit += lookup.hits * self._size
+        totals.tokens_hit_ever += lookup.ever
+        totals.tokens_hit_ever_by_token += lookup.ever_by_token
+        totals.tokens_below_block += lookup.tokens_below_block
+
+    def _keep(self, lookup: Lookup) -> None:
+        recent = self.recent
+        recent[lookup.request_id] = lookup
+        recent.move_to_end(lookup.request_id)
+        if len(recent) > RECENT_MAX:
+            recent.popitem(last=False)
+
+    # ------------------------------------------------------------------ what happens to blocks and rows
+
+    def evicted(self, names: list[bytes], idle_since: NDArray[np.integer], rows: NDArray[np.intp]) -> None:
+        """Blocks with these names, without an owner since these steps, lost their content to these rows; all [k]."""
+        self.ghosts.add(keys_of(names), self.step, self.step - idle_since, self._serials[rows])
+        if self.computing:  # somebody had computed it twice, and it will not be published again
+            for name in names:
+                self.computing.pop(name, None)
+
+    def reset(self, names: list[bytes]) -> None:
+        """These lost their content for nobody."""
+        if names:
+            none = np.zeros(len(names), np.uint32)
+            self.ghosts.add(keys_of(names), self.step, none, none)
+
+    def released(self, row: int) -> None:
+        """What the row was expected to compute comes no more, where it has not come."""
+        for name in self._expected.pop(row, ()):
+            if self.computing.get(name) == row:
+                del self.computing[name]
+
+    def ended(
+        self, chain: HashChain, prompt_tokens: int, token_ids: NDArray[np.int32], computed: int
+    ) -> None:
+        """A sequence ends with ``computed`` of ``token_ids`` in the pool: remember how its answer went on."""
+        size, names = self._size, chain.digests
+        full = computed // size
+        if self.unasked or len(names) < full:
+            return
+        first = (prompt_tokens - 1) // size
+        if full > first:
+            parents = keys_of(names[max(first - 1, 0) : full - 1]) if full - 1 else np.zeros(0, np.uint64)
+            if first == 0:
+                parents = np.concatenate(([np.uint64(key_of(chain.root))], parents))
+            self._continuations.add(parents, token_ids[first * size : full * size].reshape(-1, size))
+        if computed > full * size:
+            parent = key_of(names[full - 1] if full else chain.root)
+            self._continuations.add_partial(parent, token_ids[full * size : computed])
