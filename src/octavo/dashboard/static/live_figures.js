@@ -94,7 +94,8 @@ export function figuresView() {
       for (const kind of Object.keys(WASTES)) set(kind, `${count(point[kind])} slots`);
       const why = state.figures.totals?.misses;
       const all = why ? Object.values(why).reduce((a, b) => a + b, 0) : 0;
-      const parts = all ? Object.entries(MISSES).map(([kind, meaning]) => `${count(why[kind])} ${meaning}`) : [];
+      const some = Object.entries(why ?? {}).filter(([, tokens]) => tokens > 0);
+      const parts = some.map(([kind, tokens]) => `${count(tokens)} ${MISSES[kind] ?? kind.replaceAll("_", " ")}`);
       const text = all ? `Prompt tokens that were not found: ${parts.join("; ")}.` : "";
       if (misses.textContent !== text) misses.textContent = text;
     },

@@ -5,7 +5,7 @@ import { FINDABLE, LIVE, PARTIAL, SHARED } from "./frames.js";
 import { look, mapColours } from "./palette.js";
 
 const CELL_MIN = 6;
-const CELL_MAX = 26;
+const CELL_MAX = 34;
 const PATTERN_MIN = 8;
 const BLOCKS_MIN = 64;
 const FOLLOW_MIN = 256;
@@ -114,7 +114,8 @@ export class PoolMap {
   _followUse() {
     let last = this.total - 1;
     while (last >= 0 && this.state.flags[last] === 0) last--;
-    const shown = Math.min(this.total, Math.max(FOLLOW_MIN, this._room(), powerAbove(last + 1)));
+    let shown = Math.max(FOLLOW_MIN, this._room(), powerAbove(last + 1));
+    if (shown * 1.25 >= this.total) shown = this.total; // a small rest is shown, too
     // Grows at once and shrinks only when much less is used, so that the map does not breathe.
     if (shown > this.shown || shown * 4 <= this.shown || this.first !== 0) [this.first, this.shown] = [0, shown];
     this.shown = Math.min(this.shown, this.total);
@@ -134,7 +135,7 @@ export class PoolMap {
       [this.canvas.width, this.canvas.height] = [width, height];
     }
     // Columns are whole groups, so that a superblock never wraps; cells are as wide as the canvas then lets them be.
-    const group = this.state.pool.superblock ?? 8;
+    const group = this.state.pool.superblock ?? 4;
     const least = CELL_MIN * ratio, most = CELL_MAX * ratio;
     for (let perCell = 1; ; perCell *= 2) {
       const cells = Math.ceil(this.shown / perCell);
