@@ -23,6 +23,23 @@ SYSTEM = Segment(content_key(SHARED, 0), 2 * SIZE)
 """The instructions with which some prompts begin."""
 
 
+WORDS = {
+    "token": "a piece of text, about a word long; a model reads and writes one after the other",
+    "keys and values": "what a model keeps of each token, in each layer, so that it never computes the past again",
+    "slot": "room for one token's keys and values in every layer",
+    "block": f"{SIZE} slots here: the unit in which memory is handed out",
+    "kv heads": "how many keys and values a layer keeps of a token; each is a list of head size numbers",
+    "block table": "for each running request, a row of block numbers in the order of its tokens",
+    "prefix": "the beginning of a text; prompts with the same instructions have the same one",
+    "step": "one pass of the model, in which every running request gets a token",
+    "live": "some request holds the block",
+    "cached": "nobody holds the block, and its content can still be found",
+    "free": "nothing of use is in the block",
+    "preempted": "set back: a running request gives up its memory because an older one needs it, and returns later",
+}
+"""What the walk takes for known nowhere."""
+
+
 @dataclass(frozen=True, slots=True)
 class Formula:
     """What is computed, with the numbers of the moment."""
@@ -375,5 +392,6 @@ def stops() -> dict[str, Any]:
     return {
         "block_size": SIZE,
         "model": SPEC.name,
+        "words": WORDS,
         "stops": [asdict(stop) for stop in Walk().stops()],
     }

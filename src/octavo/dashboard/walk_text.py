@@ -17,6 +17,10 @@ every number below is read from what they did. A test fails when the page and th
 **How to read the maps.** A field is a block. A letter is the request that holds it, `A+B` two that share it, and the
 number behind it how many of its {size} slots hold a token; `*` is a cached block (nobody holds it, its content can be
 found) and `.` a free one. Fields in brackets are what the stop is about.
+
+## Words
+
+{words}
 """
 PER_LINE = 6
 
@@ -60,7 +64,8 @@ def section(number: int, stop: dict[str, Any]) -> str:
 def text() -> str:
     """The whole page, Markdown."""
     walk = stops()
-    head = HEAD.format(total=walk["stops"][0]["pool"]["total"], size=walk["block_size"])
+    words = "\n".join(f"- **{word}**: {meaning}." for word, meaning in walk["words"].items())
+    head = HEAD.format(total=walk["stops"][0]["pool"]["total"], size=walk["block_size"], words=words)
     sections = [section(number, stop) for number, stop in enumerate(walk["stops"], start=1)]
     return head + "\n" + "\n\n".join(sections) + "\n"
 

@@ -7,7 +7,7 @@ import { request } from "./server.js";
 export async function mount(panel, { setParams }) {
   const answer = await request("walk/stops");
   if (!answer.ok) throw new Error(`the server says ${answer.status}`);
-  const { stops } = await answer.json();
+  const { stops, words } = await answer.json();
   const hues = huesOf(stops);
   const blocks = h("ol", { class: "walk-blocks", "aria-label": "The blocks of the pool" });
   const heading = h("h2", { tabindex: "-1", id: "walk-title" });
@@ -59,6 +59,12 @@ export async function mount(panel, { setParams }) {
         tables,
       ),
       h("nav", { class: "card walk-nav", "aria-label": "Stops of the walk" }, h("h3", {}, "All stops"), dots),
+      h(
+        "section",
+        { class: "card walk-words", "aria-labelledby": "walk-words" },
+        h("h3", { id: "walk-words" }, "Words"),
+        h("dl", {}, Object.entries(words).flatMap(([word, meaning]) => [h("dt", {}, word), h("dd", {}, meaning)])),
+      ),
     ),
   );
 
