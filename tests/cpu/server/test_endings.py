@@ -119,14 +119,14 @@ def test_a_full_pool_preempts_says_so_and_changes_no_answer(model: str) -> None:
 @pytest.mark.parametrize("allocator", ["reserved", "pow2"])
 def test_the_same_server_on_contiguous_reservations(model: str, allocator: str) -> None:
     with serving(
-        model, "--num-gpu-blocks-override", "30", "--max-model-len", "200", "--allocator", allocator
+        model, "--num-gpu-blocks-override", "64", "--max-model-len", "1000", "--allocator", allocator
     ) as server:
         texts = ask_many(server)
         assert all(texts)
         server.wait_until_idle()
         assert server.metric("num_preemptions_total") == 0, "what is reserved is never taken away"
         with server.http.stream(
-            "POST", COMPLETIONS, json={**LONG, "max_tokens": 150, "stream": True}
+            "POST", COMPLETIONS, json={**LONG, "max_tokens": 900, "stream": True}
         ) as response:
             lines = response.iter_lines()
             assert "text" in next(lines)
