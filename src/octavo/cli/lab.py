@@ -36,6 +36,7 @@ def command(host: str, port: int, recording: Path | None) -> None:
     place = f"#lab?recording={GIVEN}" if recording is not None else ""
 
     def on_ready() -> None:
+        listener.listen()  # whoever comes now waits; the server begins to answer behind this call
         click.echo(f"The lab is at http://{address}:{number}/{place} (^C ends it)", err=True)
 
     config = uvicorn.Config(
