@@ -68,6 +68,10 @@ def command(more: tuple[str, ...], **flags: Any) -> None:
         from octavo.cli.simulate_orca import run_orca
 
         run_orca(flags)
+    elif flags["preset"] == "sharing":
+        from octavo.cli.simulate_sharing import run_sharing
+
+        run_sharing(flags)
     elif flags["replay"] is not None:
         sys.exit(_replay(flags))
     elif flags["cache_blocks"] is not None:

@@ -17,7 +17,8 @@ PRESET_FLAGS: Flags = (
     click.option(
         "--preset",
         metavar="NAME",
-        help="article: the article's experiment; orca: the paper's baselines. Default: what the other flags name.",
+        help="article: the article's experiment; orca: the paper's baselines; sharing: blocks that several answers to "
+        "a prompt share. Default: what the other flags name.",
     ),
     click.option(
         "--spread", type=int, default=70, show_default=True, help="article: spread of the output lengths, %."
@@ -31,18 +32,18 @@ PRESET_FLAGS: Flags = (
         show_default=True,
         help="article: how much slower a paged attention kernel is, %.",
     ),
-    click.option("--sharegpt", type=FILE, help="orca: ShareGPT's lengths, a CSV file."),
-    click.option("--alpaca", type=FILE, help="orca: Alpaca's lengths, a CSV file."),
+    click.option("--sharegpt", type=FILE, help="orca, sharing: ShareGPT's lengths, a CSV file."),
+    click.option("--alpaca", type=FILE, help="orca, sharing: Alpaca's lengths, a CSV file."),
     click.option(
         "--traces",
         type=FILE,
-        help="orca: folder with sharegpt_single_turn.csv and alpaca_5k_lengths.csv. Default: traces, shared/traces or "
-        "../shared/traces, whichever is there.",
+        help="orca, sharing: folder with sharegpt_single_turn.csv and alpaca_5k_lengths.csv. Default: traces, "
+        "shared/traces or ../shared/traces, whichever is there.",
     ),
     click.option(
         "--as-measured",
         is_flag=True,
-        help="orca: draw the files' lengths as they are, not with the paper's means.",
+        help="orca, sharing: draw the files' lengths as they are, not with the paper's means.",
     ),
 )
 
@@ -287,7 +288,9 @@ def check_together(given: Collection[str], flags: dict[str, Any], names: dict[st
         if allowed is not None and name not in allowed | {"preset"}:
             raise ConfigError(f"{names[name]} does not go with {mode}", param=names[name])
         if allowed is None and name in PRESET_ONLY:
-            raise ConfigError(f"{names[name]} is a setting of --preset article or orca", param=names[name])
+            raise ConfigError(
+                f"{names[name]} is a setting of --preset article, orca or sharing", param=names[name]
+            )
         needed = NEEDS.get(name)
         if needed is not None and needed not in given and flags["preset"] is None:
             raise ConfigError(f"{names[name]} does nothing without {names[needed]}", param=names[name])
@@ -305,8 +308,11 @@ def _mode(flags: dict[str, Any]) -> tuple[str, frozenset[str] | None]:
         return "--preset article", ARTICLE
     if preset == "orca":
         return "--preset orca", ORCA
+    if preset == "sharing":
+        return "--preset sharing", ORCA
     if preset is not None:
-        raise ConfigError(f"preset {preset!r} is not known; known are article and orca", param="--preset")
+        known = "article, orca and sharing"
+        raise ConfigError(f"preset {preset!r} is not known; known are {known}", param="--preset")
     if flags["replay"] is not None:
         return "--replay", REPLAY
     return ("--cache-blocks", CACHE) if flags["cache_blocks"] is not None else ("a workload", None)

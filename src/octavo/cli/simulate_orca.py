@@ -19,6 +19,7 @@ from octavo.simulation.driver import Stop
 from octavo.simulation.lengths import log_normal
 from octavo.simulation.orca import BATCHED_REQUESTS, DATASETS, POLICIES, SHARES, Dataset, OrcaFigures, Policy
 from octavo.simulation.random_numbers import stream
+from octavo.simulation.sharing import SAVINGS
 from octavo.simulation.traces import open_trace
 
 FOLDERS = ("traces", "shared/traces", "../shared/traces")
@@ -59,7 +60,7 @@ def run_orca(flags: dict[str, Any]) -> None:
     count = flags["num_requests"]
     if count is not None and count < 1:
         raise ConfigError(f"--num-requests is {count}; it must be at least 1", param="--num-requests")
-    lengths = [_lengths(dataset, flags) for dataset in DATASETS.values()]
+    lengths = [lengths_of(dataset, flags) for dataset in DATASETS.values()]
     profile = flags["profile"] or orca.PROFILE
     tasks = [
         _Task(one, policy, count or REQUESTS[one.dataset.name], seed, profile)
@@ -80,7 +81,7 @@ def run_orca(flags: dict[str, Any]) -> None:
 # ---------------------------------------------------------------------- lengths
 
 
-def _lengths(dataset: Dataset, flags: dict[str, Any]) -> Lengths:
+def lengths_of(dataset: Dataset, flags: dict[str, Any]) -> Lengths:
     path = _file(dataset, flags)
     if path is None:
         rng = stream(0, f"{dataset.name} lengths")
@@ -163,7 +164,7 @@ def _rows(dataset: Dataset, found: OrcaFigures) -> list[dict[str, Any]]:
 
 # ---------------------------------------------------------------------- output
 
-NOT_YET = "comes with sharing: a request cannot ask for several sequences yet"
+ELSEWHERE = "octavo simulate --preset sharing"
 
 
 def _as_json(
@@ -187,8 +188,15 @@ def _as_json(
         ],
         "rows": rows,
         "sharing": [
-            {"method": method, "sequences": n, "paper_percent_saved": paper, "octavo": None, "note": NOT_YET}
-            for (method, n), paper in orca.SHARING_SAVINGS.items()
+            {
+                "method": method,
+                "sequences": n,
+                "paper_percent_saved": paper,
+                "octavo": None,
+                "note": ELSEWHERE,
+            }
+            for (dataset, method, n), paper in SAVINGS.items()
+            if dataset == "alpaca"
         ],
     }
 
@@ -226,14 +234,14 @@ def _print(
     click.echo(
         f"\nStep times: roofline of {tasks[0].profile} at {orca.EFFICIENCY:.0%} of its peaks, one number for all runs. "
         "Shares of a pool that is full depend on it little, batched requests of one that is not depend on it much.\n"
-        "\nBlocks saved by sharing, Alpaca (the paper's; ours " + NOT_YET + "):"
+        f"\nBlocks saved by sharing, Alpaca (the paper's; ours beside them: {ELSEWHERE}):"
     )
     click.echo(
         table(
             ["", "n=2", "n=4", "n=6"],
             [
                 [f"{method} search" if method == "beam" else f"{method} sampling"]
-                + [f"({orca.SHARING_SAVINGS[method, n]:.2f} %)" for n in (2, 4, 6)]
+                + [f"({SAVINGS['alpaca', method, n]:.2f} %)" for n in (2, 4, 6)]
                 for method in ("parallel", "beam")
             ],
         )

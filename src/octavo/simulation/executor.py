@@ -8,7 +8,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.core.plan import StepPlan, StepResult
+from octavo.core.plan import Candidates, StepPlan, StepResult
+from octavo.simulation.beam_candidates import simulated_candidates
 from octavo.simulation.content import MASK64, VOCABULARY, tokens_at
 from octavo.simulation.requests import SimulatedRequest
 
@@ -64,6 +65,8 @@ class SimulatedExecutor:
         """int64 [rows]: tokens after which the script ends it."""
         self._key = np.zeros(max_num_seqs, np.uint64)
         """uint64 [rows]: content of the answer."""
+        self._searching: dict[int, int] = {}
+        """Row -> beams of its search, for the rows of beam searches."""
 
     def expect(self, simulated: SimulatedRequest) -> None:
         """Learn a request's script before the scheduler hears of the request."""
@@ -80,20 +83,47 @@ class SimulatedExecutor:
     def collect(self, handle: object) -> StepResult:
         plan = handle
         assert isinstance(plan, StepPlan)
+        if self._searching:
+            for row in plan.ended:
+                self._searching.pop(row, None)
         for start in plan.started:
             script = self._scripts[start.request.request_id]
             self._left[start.row] = script.output_tokens - len(start.output_token_ids)
             self._total[start.row] = script.output_tokens
             self._key[start.row] = script.answer_key & MASK64
+            if start.request.sampling.beam is not None:
+                self._searching[start.row] = start.request.sampling.beam.width
         self.clock.advance(self.cost.price(plan))
         rows = plan.rows.astype(np.intp)  # NumPy takes its own index type several times as fast as int32
         if np.count_nonzero(plan.samples) < len(rows):
             rows = rows[plan.samples]
         left = self._left[rows]
         token_ids = self._tokens(rows, left)
+        candidates = self._candidates(plan) if self._searching else {}
         left -= 1
         self._left[rows] = left
-        return StepResult(token_ids, left <= 0)
+        stopped = left <= 0
+        if candidates:
+            stopped &= ~np.isin(rows, list(candidates))
+        return StepResult(token_ids, stopped, candidates=candidates)
+
+    def _candidates(self, plan: StepPlan) -> dict[int, Candidates]:
+        """What beam searches choose from; all of it ends the answer where the script ends."""
+        found: dict[int, Candidates] = {}
+        ends = plan.scheduled.cumsum()
+        for i in plan.samples.nonzero()[0].tolist():
+            row = int(plan.rows[i])
+            if row in self._searching:
+                left, total = int(self._left[row]), int(self._total[row])
+                found[row] = simulated_candidates(
+                    int(self._key[row]),
+                    total - left,
+                    int(plan.token_ids[ends[i] - 1]),
+                    Candidates.count(self._searching[row], 1),
+                    last=left <= 1,
+                    vocabulary=self._vocabulary,
+                )
+        return found
 
     def _tokens(self, rows: NDArray[np.intp], left: NDArray[np.int64]) -> NDArray[np.int32]:
         if self._vocabulary == 1:

@@ -94,16 +94,6 @@ SHARES: dict[Policy, dict[str, float]] = {
 """Percent of the pool (figure 2). The paper's "external and others" is what no request asked for; of vLLM it states the
 first number and that the rest is under 4."""
 
-SHARING_SAVINGS: dict[tuple[str, int], float] = {
-    ("parallel", 2): 6.09,
-    ("parallel", 4): 8.53,
-    ("parallel", 6): 9.79,
-    ("beam", 2): 37.56,
-    ("beam", 4): 53.13,
-    ("beam", 6): 55.16,
-}
-"""Percent of blocks saved by sharing, Alpaca. Not simulated yet: a request cannot ask for several sequences."""
-
 
 def length_note(dataset: Dataset, pairs: Sequence[tuple[int, int]]) -> str:
     """How measured lengths differ from the ones the paper states, and what resampling makes of them."""
@@ -156,7 +146,7 @@ def build(
     simulation = Simulation(
         workload,
         build_scheduler(cache, config, allocator),
-        _cost(profile, efficiency),
+        cost_model(profile, efficiency),
         report=Report(max_num_seqs=MAX_NUM_SEQS, slots_total=cache.num_blocks * cache.block_size),
         sinks=(shares, *sinks),
         on_arrival=lengths.learn,
@@ -165,7 +155,7 @@ def build(
     return simulation, shares
 
 
-def _cost(name: str, efficiency: float) -> CostModel:
+def cost_model(name: str, efficiency: float) -> CostModel:
     profile = load_profile(name)
     if isinstance(profile, RooflineProfile):
         profile = replace(profile, memory_efficiency=efficiency, compute_efficiency=efficiency)

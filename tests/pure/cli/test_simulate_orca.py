@@ -33,8 +33,9 @@ def test_orca(simulate: Simulate, tmp_path: Path) -> None:
     }
     assert len(batched) == 8
     assert batched["sharegpt", "paged"]["paper"] == 30.42
-    assert {row["octavo"] for row in found["sharing"]} == {None}
+    assert {row["note"] for row in found["sharing"]} == {"octavo simulate --preset sharing"}
+    assert [row["paper_percent_saved"] for row in found["sharing"]] == [6.09, 8.53, 9.79, 37.56, 53.13, 55.16]
     text = simulate(*flags, "--num-requests", "10", "--as-measured").out
     assert "exactly 7 requests of 2,048; 8.85 % are left over" in text
-    assert "comes with sharing" in text
+    assert "octavo simulate --preset sharing" in text
     assert "drawn as they are" in text
