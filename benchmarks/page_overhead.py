@@ -23,8 +23,10 @@ import time
 import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import psutil
 
 from octavo.core.config import CacheConfig, SchedulerConfig
 from octavo.core.request import Request
@@ -74,13 +76,24 @@ def generated(port: int) -> float:
     return float(found[1])
 
 
-async def window(port: int, seconds: float) -> float:
-    """Tokens a second over a window."""
+class Window(NamedTuple):
+    tokens_per_s: float
+    loop_per_token: float
+    """CPU seconds of the server's event loop a token."""
+
+
+def loop_seconds(server: psutil.Process) -> float:
+    """CPU time so far of the server's main thread, which runs the event loop."""
+    (main,) = [thread for thread in server.threads() if thread.id == server.pid]
+    return main.user_time + main.system_time
+
+
+async def window(port: int, server: psutil.Process, seconds: float) -> Window:
     loop = asyncio.get_running_loop()
-    first, began = await asyncio.to_thread(generated, port), loop.time()
+    first, began, cpu = await asyncio.to_thread(generated, port), loop.time(), loop_seconds(server)
     await asyncio.sleep(seconds)
     last, ended = await asyncio.to_thread(generated, port), loop.time()
-    return (last - first) / (ended - began)
+    return Window((last - first) / (ended - began), (loop_seconds(server) - cpu) / max(last - first, 1))
 
 
 def frame_seconds(rows: int, blocks: int) -> float:
@@ -144,8 +157,8 @@ async def browser_page(port: int) -> AsyncIterator[list[int]]:
 
 
 async def measure(
-    port: int, options: argparse.Namespace
-) -> tuple[list[float], list[float], list[float], float]:
+    port: int, server: psutil.Process, options: argparse.Namespace
+) -> tuple[list[Window], list[Window], list[Window], float]:
     """(no page, page, no page) windows in turns, and bytes a second of the feed."""
     clients = [asyncio.ensure_future(load(port, seed)) for seed in range(options.clients)]
     await asyncio.sleep(WARM_S)
@@ -153,14 +166,14 @@ async def measure(
     page = browser_page if options.browser else reader_page
     for _ in range(options.rounds):
         await asyncio.sleep(SETTLE_S)
-        before.append(await window(port, options.seconds))
+        before.append(await window(port, server, options.seconds))
         async with page(port) as read:
             await asyncio.sleep(SETTLE_S)
             first = read[0]
-            during.append(await window(port, options.seconds))
+            during.append(await window(port, server, options.seconds))
             rates.append((read[0] - first) / options.seconds)
         await asyncio.sleep(SETTLE_S)
-        after.append(await window(port, options.seconds))
+        after.append(await window(port, server, options.seconds))
     for client in clients:
         client.cancel()
     return before, during, after, statistics.median(rates)
@@ -184,20 +197,28 @@ def main() -> None:
         port = next(
             int(found[1]) for line in process.stderr if (found := re.search(r"Ready in .*:(\d+)", line))
         )
-        before, during, after, rate = asyncio.run(measure(port, options))
+        before, during, after, rate = asyncio.run(measure(port, psutil.Process(process.pid), options))
     finally:
         process.terminate()
         process.wait(30)
-    without = [(a + b) / 2 for a, b in zip(before, after, strict=True)]
-    costs = [100 * (1 - page / none) for page, none in zip(during, without, strict=True)]
-    noise = [100 * (1 - b / a) for a, b in zip(before, after, strict=True)]
+    pairs = list(zip(before, during, after, strict=True))
+    without = [(a.tokens_per_s + b.tokens_per_s) / 2 for a, _, b in pairs]
+    costs = [100 * (1 - page.tokens_per_s / none) for page, none in zip(during, without, strict=True)]
+    noise = [100 * (1 - b.tokens_per_s / a.tokens_per_s) for a, _, b in pairs]
+    loop = [1e6 * (page.loop_per_token - (a.loop_per_token + b.loop_per_token) / 2) for a, page, b in pairs]
+    alone = statistics.median((a.loop_per_token + b.loop_per_token) / 2 for a, _, b in pairs)
+    speed = statistics.median(page.tokens_per_s for page in during)
     kind = "a page in Chromium on the same machine" if options.browser else "an open page"
     print(f"{options.clients} clients, {options.rounds} rounds of {options.seconds:g} s windows, medians")
     print(f"no page: {statistics.median(without):.1f} tokens/s")
-    print(f"{kind}: {statistics.median(during):.1f} tokens/s; its feed {rate / 1e3:.1f} kB/s")
+    print(f"{kind}: {speed:.1f} tokens/s; its feed {rate / 1e3:.1f} kB/s")
     print(
         f"overhead: {statistics.median(costs):+.2f} % (limit 2 %); two windows without a page differ by "
         f"{statistics.median(noise):+.2f} % (median), {statistics.median(map(abs, noise)):.2f} % (median of sizes)"
+    )
+    print(
+        f"event loop: {statistics.median(loop):+.1f} us of CPU a token with a page, beside {1e6 * alone:.1f} without: "
+        f"{100 * statistics.median(loop) * 1e-6 * speed:+.2f} % of a core"
     )
     for rows, blocks in ((options.clients, 4096), (options.clients, 65_536), (256, 100_000)):
         cost = frame_seconds(rows, blocks)

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from octavo.core.ports import Sink
@@ -129,8 +129,10 @@ class Feed:
         self._sink: Sink | None = None
         """The engine's sink without the source."""
 
-    async def stream(self, request: Request) -> FeedResponse:
-        """GET: a snapshot, then deltas."""
+    async def stream(self, request: Request) -> Response:
+        """GET: a snapshot, then deltas. HEAD: what they would be."""
+        if request.method == "HEAD":
+            return Response(media_type="text/event-stream")
         return FeedResponse(self, self.join())
 
     @property
@@ -158,10 +160,13 @@ class Feed:
     async def _run(self) -> None:
         try:
             await self._ask(self._attach)
-            await self._tell()
-            await self._ask(self._detach)
-        except Exception as error:  # the engine has died: the server says so itself and ends
-            log.debug("the feed ends: %r", error)
+            try:
+                await self._tell()
+            finally:
+                await self._ask(self._detach)
+        except Exception as error:
+            # The engine has died, of which the server tells more, or a frame could not be made: a page is not worth more.
+            log.warning("The page's feed ends: %r", error)
             self.close()
         finally:
             self._task = None

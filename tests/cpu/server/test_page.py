@@ -128,6 +128,11 @@ def test_an_open_page_does_not_hold_up_the_servers_end(model: str) -> None:
         reader.close()
 
 
+def test_a_look_at_the_feeds_headers_ends(server: ServerProcess) -> None:
+    answer = server.http.head("/page/feed")
+    assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/event-stream")
+
+
 @pytest.mark.parametrize("method", ["POST", "DELETE"])
 def test_the_page_is_read_only(server: ServerProcess, method: str) -> None:
     for path in ("/", "/page/config.json", "/page/feed", "/static/main.js"):

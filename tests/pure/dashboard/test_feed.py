@@ -191,6 +191,27 @@ def test_a_dead_engine_ends_the_streams() -> None:
     within(main())
 
 
+def test_a_frame_that_cannot_be_made_ends_the_streams_and_leaves_the_engine_alone() -> None:
+    watched = Watched(Run(20))
+    sink = watched.run.engine.sink
+
+    async def main() -> None:
+        subscriber = watched.feed.join()
+        await read(subscriber, lambda frame: True)
+        assert watched.feed._source is not None
+        watched.feed._source.advance = None  # type: ignore[assignment, method-assign]
+        assert [data async for data in subscriber.events()] is not None
+        await watched.ended()
+        assert watched.run.engine.sink is sink and watched.feed.num_subscribers == 0
+        again = watched.feed.join()
+        (frame,) = await read(again, lambda frame: True)
+        assert frame["kind"] == "snapshot"
+        watched.feed.close()
+        await watched.ended()
+
+    within(main())
+
+
 def test_snapshots_are_shared_by_pages_that_come_together() -> None:
     watched = Watched(Run(100))
 
