@@ -46,9 +46,9 @@ COUNTED_AS = (0, 1, 2, 2, 3, 4, 5)
 """Place in REASONS of each Miss."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen: that makes an admission a microsecond slower
 class Lookup:
-    """What was found for one prompt, at its first admission."""
+    """What was found of one prompt, at its first admission. Never changes."""
 
     request_id: str
     root: bytes

@@ -32,6 +32,12 @@ TAKERS_MAX = 4096
 WORDS = 8
 """Of a name: 64 bytes, read as eight numbers. The first one is its key."""
 NO_SALT_KEY = 1
+LOST_MAX = 1024
+"""Names of evicted blocks that are gathered before the ghosts are told."""
+_Lost = tuple[list[bytes], int, NDArray[np.integer], NDArray[np.integer]]
+"""Names, step, steps since when they had no owner, serials of those who took them."""
+NO_CHAIN = HashChain()
+NO_KEYS: Keys = np.zeros(0, np.uint64)
 NO_MISSES: NDArray[np.uint8] = np.zeros(0, np.uint8)
 NO_MISSES.setflags(write=False)
 
@@ -61,22 +67,30 @@ class Lookups:
         """The latest lookups by request id, the newest last."""
         self.unasked = unasked
         self.ghosts = Ghosts(0 if unasked else blocks)
-        self.computing: dict[bytes, int] = {}
-        """Names of blocks that a row has missed and will compute: the row. Those that it has computed stay here until
-        it is released; they are in the cache, which is asked first."""
+        self.done = np.zeros(rows, np.intp)
+        """intp [rows]: leading full blocks that each row has found or computed. Written by the allocator."""
         self.across_salts = True
         """Whether blocks are looked for under other salts, too, where a salt has been used."""
         self._cache = cache
         self._size = block_size
         self._continuations = Continuations(0 if unasked else blocks, block_size)
-        self._expected: dict[int, list[bytes]] = {}
-        """Names in ``computing`` by row."""
+        self._first = np.zeros(rows, np.intp)
+        self._last = np.zeros(rows, np.intp)
+        """intp [rows]: full blocks of its prompt that each row had to compute: from ``_first`` to ``_last`` - 1."""
+        self._chains = [NO_CHAIN] * rows
+        self._fresh: dict[bytes, int] = {}
+        """Name of the first missing block of a row, and the serial of its admission: how a row that has computed
+        nothing yet is found, of which a burst makes many. Others, of which there are few, are looked through."""
+        self._lost: list[_Lost] = []
+        """Evictions that the ghosts have not heard of yet: those of several steps are told at once."""
+        self._lost_names = 0
         self._salted: OrderedDict[bytes, bytes] = OrderedDict()
         """Of blocks of salted prompts: the name that they would have without a salt, and the one that they have."""
         self._salted_max = 2 * blocks
-        self._takers: list[tuple[int, str, bytes]] = [(0, "", b"")] * TAKERS_MAX
+        self._takers: list[tuple[int, int, str, bytes]] = [(0, 0, "", b"")] * TAKERS_MAX
+        """(serial, row, request, root of its chain) of the latest admissions."""
         self._serials = np.zeros(rows, np.uint32)
-        """Of the sequence in each row: its number among all admissions, from 1; ``_takers`` knows the latest ones."""
+        """Of the sequence in each row: its number among all admissions, from 1; 0 for an empty row."""
         self._serial = 0
 
     # ------------------------------------------------------------------ admissions
@@ -87,22 +101,26 @@ class Lookups:
         What is evicted for this row from now on is evicted for this request.
         """
         self._serial += 1
-        self._takers[self._serial % TAKERS_MAX] = self._serial, claim.request_id, claim.chain.root
+        self._takers[self._serial % TAKERS_MAX] = self._serial, row, claim.request_id, claim.chain.root
         self._serials[row] = self._serial
+        self.done[row] = self._first[row] = hits
+        self._last[row] = 0
         if self.unasked is not None or not claim.lookup:
             if not claim.resumed:
                 self._skip(claim)
             return
         blocks = (len(claim.token_ids) - 1) // self._size
         missed = claim.chain.digests[hits:blocks]
-        if claim.resumed:
-            self._expect(row, [name for name in missed if name not in self.computing])
-        else:
-            self._look(row, claim, hits, missed)
+        if not claim.resumed:
+            self._look(claim, hits, missed)
+        if missed:
+            self._last[row], self._chains[row] = blocks, claim.chain
+            self._expect(missed[0])
 
     def fork(self, parent: int, child: int) -> None:
         """Row ``child`` goes on from what ``parent`` has."""
         self._serials[child] = self._serials[parent]
+        self.done[child] = self.done[parent]
 
     def _skip(self, claim: Claim) -> None:
         """A prompt that is not looked up."""
@@ -114,29 +132,23 @@ class Lookups:
         self.totals.misses["not_looked_up"] += lookup.blocks
         self._keep(lookup)
 
-    def _look(self, row: int, claim: Claim, hits: int, missed: list[bytes]) -> None:
+    def _look(self, claim: Claim, hits: int, missed: list[bytes]) -> None:
         chain, token_ids = claim.chain, claim.token_ids
-        misses, computing = NO_MISSES, None
+        misses, computing, keys = NO_MISSES, None, NO_KEYS
         evictions: tuple[Eviction, ...] = ()
         if missed:
-            misses, places = self._of_the_past(keys_of(missed))
+            keys = keys_of(missed)
+            misses, places = self._of_the_past(keys)
             if self.across_salts and (chain.root or self._salted):
                 self._under_other_salts(chain, token_ids, hits, misses)
-            computing = self._at_present(missed, misses)
+            computing = self._at_present(missed, hits, misses)
             evicted = misses == Miss.EVICTED
             if np.count_nonzero(evicted):
                 evictions = self._stories(places[evicted])
-            if computing is not None:  # by whom, stays as it is
-                self._expect(row, [name for name in missed if name not in self.computing])
-            else:
-                self._expect(row, missed)
-        ever, by_token = self._ever(chain, token_ids, hits, misses)
+        ever, by_token = self._ever(chain, token_ids, hits, misses, keys)
         lookup = Lookup(
             *(claim.request_id, chain.root, self.step, len(token_ids), self._size, hits, misses),
-            evictions=evictions,
-            computing=computing,
-            ever=ever,
-            ever_by_token=by_token,
+            *(evictions, computing, None, ever, by_token),
         )
         self._count(lookup)
         self._keep(lookup)
@@ -144,23 +156,46 @@ class Lookups:
     def _of_the_past(self, keys: Keys) -> tuple[NDArray[np.uint8], NDArray[np.intp]]:
         """(uint8 [k]: NEVER_SEEN, UNKNOWN or EVICTED, intp [k]: places of the ghosts among them)."""
         ghosts = self.ghosts
+        if self._lost:
+            self._tell_ghosts()
         found, places = ghosts.find(keys)
         misses = found * np.uint8(Miss.EVICTED)
         if ghosts.forgotten:
             misses[~found & ghosts.may_be_forgotten(keys)] = Miss.UNKNOWN
         return misses, places
 
-    def _at_present(self, missed: list[bytes], misses: NDArray[np.uint8]) -> str | None:
+    def _at_present(self, missed: list[bytes], hits: int, misses: NDArray[np.uint8]) -> str | None:
         """Mark those that are being computed or stand behind a miss; the request that computes the first of them."""
-        computing, index = self.computing, self._cache.index
         first: str | None = None
-        if not computing.keys().isdisjoint(missed):
-            misses[[name in computing for name in missed]] = Miss.BEING_COMPUTED
-            row = next(computing[name] for name in missed if name in computing)
+        # Who computes a later block of this prompt computes the first missing one, too.
+        if (row := self.computing(missed[0], hits)) is not None:
             first = self._taker(int(self._serials[row]))[0] or ""
-        if not index.keys().isdisjoint(missed):
+            misses[: self.common(row, missed, hits)] = Miss.BEING_COMPUTED
+        index = self._cache.index
+        if self._cache.torn and not index.keys().isdisjoint(missed):
             misses[[name in index for name in missed]] = Miss.BEHIND_A_MISS
         return first
+
+    def computing(self, name: bytes, number: int) -> int | None:
+        """The row that is going to compute the block of this name, the ``number``-th of its prompt; None if none is."""
+        serial = self._fresh.get(name)
+        if serial is not None and (row := self._row(serial)) is not None and self.done[row] <= number:
+            return row
+        for row in ((self.done > self._first) & (self.done < self._last)).nonzero()[0].tolist():
+            if self.done[row] <= number < self._last[row] and self._chains[row].digests[number] == name:
+                return row
+        return None
+
+    def common(self, row: int, names: list[bytes], first: int) -> int:
+        """How many of these names, of the ``first`` block of a prompt and the next ones, ``row`` will compute."""
+        theirs = self._chains[row].digests[first : self._last[row]]
+        pairs = zip(names, theirs, strict=False)
+        return next((i for i, (one, other) in enumerate(pairs) if one != other), min(len(names), len(theirs)))
+
+    def _row(self, serial: int) -> int | None:
+        """The row of an admission; None if it has lost it, or was too long ago."""
+        found, row, _, _ = self._takers[serial % TAKERS_MAX]
+        return row if found == serial == self._serials[row] else None
 
     def _under_other_salts(
         self, chain: HashChain, token_ids: NDArray[np.int32], hits: int, misses: NDArray[np.uint8]
@@ -190,16 +225,20 @@ class Lookups:
 
     def _taker(self, serial: int) -> tuple[str | None, bytes]:
         """(request, root of its chain) of an admission; (None, nothing) for one that was too long ago, or for none."""
-        found, request_id, root = self._takers[serial % TAKERS_MAX]
+        found, _, request_id, root = self._takers[serial % TAKERS_MAX]
         return (request_id, root) if found == serial > 0 else (None, b"")
 
-    def _expect(self, row: int, names: list[bytes]) -> None:
-        """``row`` will compute these blocks, and nobody else is doing so."""
-        self.computing.update(dict.fromkeys(names, row))
-        self._expected[row] = names
+    def _expect(self, name: bytes) -> None:
+        """The latest admission will compute this block and those behind it; somebody else may be doing so already."""
+        fresh = self._fresh
+        serial = fresh.get(name)
+        if serial is None or self._row(serial) is None:
+            fresh[name] = self._serial
+            if len(fresh) > 64 + 2 * len(self._first):
+                self._fresh = {name: one for name, one in fresh.items() if self._row(one) is not None}
 
     def _ever(
-        self, chain: HashChain, token_ids: NDArray[np.int32], hits: int, misses: NDArray[np.uint8]
+        self, chain: HashChain, token_ids: NDArray[np.int32], hits: int, misses: NDArray[np.uint8], keys: Keys
     ) -> tuple[int, int]:
         """Tokens that caches which forget nothing would have found, in blocks and token by token.
 
@@ -210,12 +249,13 @@ class Lookups:
         lost = (misses != Miss.EVICTED) & (misses != Miss.BEHIND_A_MISS)
         seen = hits + (int(lost.argmax()) if np.count_nonzero(lost) else len(misses))
         ever = by_token = seen * size
+        parent = key_of(names[seen - 1] if seen else chain.root)
         behind = token_ids[ever : min(ever + size, len(token_ids) - 1)]
         if len(behind) and not (seen < blocks and misses[seen - hits] == Miss.BEING_COMPUTED):
-            by_token += table.common(key_of(names[seen - 1] if seen else chain.root), behind)
+            by_token += table.common(parent, behind)
         if seen < blocks:
-            keys = keys_of(names[seen : blocks - 1])
-            parents = np.concatenate(([np.uint64(key_of(names[seen - 1] if seen else chain.root))], keys))
+            parents = np.empty(blocks - seen, np.uint64)
+            parents[0], parents[1:] = parent, keys[seen - hits : -1]
             table.add(parents, token_ids[ever : blocks * size].reshape(-1, size))
         table.add_partial(key_of(names[blocks - 1] if blocks else chain.root), token_ids[blocks * size :])
         return ever, by_token
@@ -244,22 +284,37 @@ class Lookups:
 
     def evicted(self, names: list[bytes], idle_since: NDArray[np.integer], rows: NDArray[np.intp]) -> None:
         """Blocks with these names, without an owner since these steps, lost their content to these rows; all [k]."""
-        self.ghosts.add(keys_of(names), self.step, self.step - idle_since, self._serials[rows])
-        if self.computing:  # somebody had computed it twice, and it will not be published again
-            for name in names:
-                self.computing.pop(name, None)
+        self._lose(names, idle_since, np.broadcast_to(self._serials[rows], len(names)))
 
     def reset(self, names: list[bytes]) -> None:
         """These lost their content for nobody."""
         if names:
-            none = np.zeros(len(names), np.uint32)
-            self.ghosts.add(keys_of(names), self.step, none, none)
+            count = len(names)
+            self._lose(names, np.full(count, self.step, np.uint32), np.zeros(count, np.uint32))
+
+    def _lose(self, names: list[bytes], idle_since: NDArray[np.integer], takers: NDArray[np.integer]) -> None:
+        self._lost.append((names, self.step, idle_since, takers))
+        self._lost_names += len(names)
+        if self._lost_names > LOST_MAX:
+            self._tell_ghosts()
+
+    def _tell_ghosts(self) -> None:
+        if len(self._lost) == 1:
+            ((names, step, idle_since, takers),) = self._lost
+            steps = np.array([step], np.uint32)
+        else:
+            lists, at, idles, serials = zip(*self._lost, strict=True)
+            names = [name for names in lists for name in names]
+            steps = np.repeat(np.array(at, np.uint32), list(map(len, lists)))
+            idle_since, takers = np.concatenate(idles), np.concatenate(serials)
+        self.ghosts.add(keys_of(names), steps, steps - idle_since, takers)
+        self._lost.clear()
+        self._lost_names = 0
 
     def released(self, row: int) -> None:
-        """What the row was expected to compute comes no more, where it has not come."""
-        for name in self._expected.pop(row, ()):
-            if self.computing.get(name) == row:
-                del self.computing[name]
+        """The row is empty: what it was expected to compute comes no more, where it has not come."""
+        self._serials[row] = self._last[row] = 0
+        self._chains[row] = NO_CHAIN
 
     def ended(
         self, chain: HashChain, prompt_tokens: int, token_ids: NDArray[np.int32], computed: int

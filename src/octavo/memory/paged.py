@@ -45,7 +45,8 @@ class PagedAllocator:
         self._idle_since = np.zeros(num_blocks, np.uint32)
         """Step in which each block last lost an owner; of use while it has none."""
         self._takers: tuple[NDArray[np.intp], NDArray[np.intp] | int] = NO_BLOCKS, 1
-        """Rows for which blocks are being acquired, and how many for each, in the order of the blocks."""
+        """Rows for which blocks are being acquired, and how many for each, in the order of the blocks; one row alone
+        takes all, and where a number is given, it is 1."""
         self.promised = np.zeros(max_num_seqs, np.intp)
         """intp [rows]: blocks of known tokens that each row does not hold yet."""
         self.promised_total = 0
@@ -86,7 +87,7 @@ class PagedAllocator:
             self.table.append(row, hits)
         cached = len(hits) * self.block_size
         first = blocks_for(min(known, cached + budget), self.block_size) - len(hits)
-        self._takers = np.array([row]), first
+        self._takers = np.array([row]), 1
         blocks = self.pool.acquire(first)
         assert blocks is not None
         self.table.append(row, blocks)
@@ -168,6 +169,7 @@ class PagedAllocator:
             self.table.matrix[row, number] = fresh[0]
             self.pool.release(np.array([block]))
         elif self.pool.findable[block]:
+            self.cache.torn = True
             self.lookups.reset(self.cache.forget([block]))
             self.pool.withdraw(block)
 
@@ -208,6 +210,7 @@ class PagedAllocator:
         chains: Sequence[HashChain],
         tokens: NDArray[np.int32],
     ) -> None:
+        self.lookups.done[rows] = lasts
         counts = lasts - firsts
         total = int(counts.sum())
         numbers = firsts

@@ -54,6 +54,9 @@ class PrefixCache:
         self.index: dict[bytes, int] = {}
         self.names: dict[int, bytes] = {}
         """Name of each findable block."""
+        self.torn = False
+        """Whether a block may be findable although one in front of it is not: since two sequences computed the same, or
+        one was cut back. Of a whole cache the answer is known without a look."""
         self._tokens = np.zeros((total, block_size), np.int32)
         self._latest: tuple[bytes, NDArray[np.int32], list[bytes]] = (b"", np.zeros(0, np.int32), [])
         """Root, tokens and names of the last prompt that was looked up: the next one often begins alike."""
@@ -125,6 +128,7 @@ class PrefixCache:
                 for digest, block in zip(digests, numbers, strict=True)
             ]
             new = np.array(adopted, np.bool_)
+            self.torn |= not new.all()
             blocks, tokens = blocks[new], tokens[new]
             digests, numbers = list(compress(digests, adopted)), list(compress(numbers, adopted))
         assert names.keys().isdisjoint(numbers), "a block is published once for each time it is written"

@@ -72,6 +72,7 @@ def make_metrics(session: Session, options: ServerOptions) -> Metrics:
             "allocator": allocator.name,
         },
         shared_blocks=lambda: max(0, allocator.table.entries - allocator.state().live),
+        lookups=allocator.lookups.totals,
     )
 
 

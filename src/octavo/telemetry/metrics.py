@@ -28,6 +28,7 @@ from octavo.core.events import (
     Waste,
 )
 from octavo.core.plan import FinishReason
+from octavo.memory.lookup import LookupTotals
 from octavo.telemetry.histogram import (
     COUNTS,
     REQUEST_TIME,
@@ -65,7 +66,8 @@ class Totals:
     """Prompt tokens that were looked up, each once."""
     hits: int = 0
     misses: dict[str, int] = field(default_factory=lambda: dict.fromkeys(MISSES, 0))
-    """Prompt tokens that were not found, each once; with ``hits`` they are all prompt tokens."""
+    """Prompt tokens that were not found, each once; with ``hits`` they are all prompt tokens. Blocks, and why each of
+    them was not found, are counted where they are looked up: ``memory.lookup.LookupTotals``."""
     finished: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0))
     rejected: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REJECTIONS, 0))
 
@@ -111,9 +113,12 @@ class Metrics:
         caching: bool,
         cache_config: Mapping[str, str],
         shared_blocks: Callable[[], int],
+        lookups: LookupTotals | None = None,
     ) -> None:
-        """``cache_config``: labels of ``cache_config_info``. ``shared_blocks``: table entries beyond one a block."""
+        """``cache_config``: labels of ``cache_config_info``. ``shared_blocks``: table entries beyond one a block.
+        ``lookups``: the allocator's counts, which grow by themselves."""
         self.totals = Totals()
+        self.lookups = lookups or LookupTotals()
         self.newest: StepRecord | None = None
         """The latest step; None before the first."""
         self.histograms = {name: ArrayHistogram(name, *rest) for name, rest in HISTOGRAMS.items()}
@@ -312,13 +317,23 @@ class Metrics:
         yield family
 
     def _counters(self) -> Iterator[Metric]:
-        totals = self.totals
+        totals, lookups = self.totals, self.lookups
         plain = {
             "num_preemptions": ("Rows taken from running requests.", totals.preemptions),
             "preempted_tokens": ("Tokens whose keys and values preemptions lost.", totals.preempted_tokens),
             "evicted_blocks": ("Cached blocks that lost their content.", totals.evicted_blocks),
             "prefix_cache_queries": ("Prompt tokens looked up in the pool, each once.", totals.queries),
             "prefix_cache_hits": ("Prompt tokens found in the pool.", totals.hits),
+            "prefix_cache_blocks": ("Full blocks of prompts.", lookups.blocks),
+            "prefix_cache_block_hits": ("Full blocks of prompts found in the pool.", lookups.hits),
+            "prefix_cache_hits_without_evictions": (
+                "Prompt tokens that a pool without limit would have found, as far as is remembered.",
+                lookups.tokens_hit_ever,
+            ),
+            "prefix_cache_hits_by_token": (
+                "Prompt tokens that such a pool with blocks of one token would have found.",
+                lookups.tokens_hit_ever_by_token,
+            ),
             "prompt_tokens": ("Prompt tokens of admitted requests, each once.", totals.prompt_tokens),
             "prompt_tokens_cached": ("Those that came from the pool.", totals.cached_tokens),
             "generation_tokens": ("Generated tokens.", totals.generation_tokens),
@@ -327,8 +342,10 @@ class Metrics:
             family = CounterMetricFamily(self._prefix + name, help_line, labels=list(self._labels))
             family.add_metric(list(self._labels.values()), value)
             yield family
-        misses = "Prompt tokens not found in the pool, each once, by reason."
-        yield self._by("prefix_cache_misses", misses, "reason", totals.misses, CounterMetricFamily)
+        misses = "Full blocks of prompts that were not found in the pool, by reason."
+        yield self._by("prefix_cache_misses", misses, "reason", lookups.misses, CounterMetricFamily)
+        missed = "Prompt tokens not found in the pool, each once, by reason."
+        yield self._by("prefix_cache_missed_tokens", missed, "reason", totals.misses, CounterMetricFamily)
         ends = "Requests that ended, by reason."
         yield self._by("request_success", ends, "finished_reason", totals.finished, CounterMetricFamily)
         refusals = "Requests that were not taken, by reason."

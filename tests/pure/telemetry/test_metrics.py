@@ -129,8 +129,8 @@ def test_prefix_hits_are_tokens() -> None:
     values = counted.values()
     assert values["prefix_cache_queries_total"] == values["prompt_tokens_total"] == 18
     assert values["prefix_cache_hits_total"] == values["prompt_tokens_cached_total"] == 8
-    assert values["prefix_cache_misses_total:partial_block"] == 2, "the ninth token of each"
-    assert values["prefix_cache_misses_total:not_found"] == 8, "two blocks that nobody had computed"
+    assert values["prefix_cache_missed_tokens_total:partial_block"] == 2, "the ninth token of each"
+    assert values["prefix_cache_missed_tokens_total:not_found"] == 8, "two blocks that nobody had computed"
 
 
 def test_a_prompt_shorter_than_a_block_says_why_it_is_not_found() -> None:
@@ -140,14 +140,14 @@ def test_a_prompt_shorter_than_a_block_says_why_it_is_not_found() -> None:
         counted.steps(2)
     values = counted.values()
     assert values["prefix_cache_hits_total"] == 0
-    assert values["prefix_cache_misses_total:partial_block"] == values["prefix_cache_queries_total"] == 8
+    assert values["prefix_cache_missed_tokens_total:partial_block"] == values["prefix_cache_queries_total"] == 8
 
 
 def test_without_a_cache_nothing_is_looked_up() -> None:
     counted = Counted()
     counted.add("a", 9, 2)
     counted.steps(2)
-    assert counted.values()["prefix_cache_misses_total:not_looked_up"] == 9
+    assert counted.values()["prefix_cache_missed_tokens_total:not_looked_up"] == 9
     assert counted.values()["prefix_cache_queries_total"] == 0
 
 
