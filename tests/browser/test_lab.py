@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -245,6 +246,29 @@ def test_a_run_plays_steps_and_changes_its_speed(lab: str, open_page: OpenPage) 
     found = page.inner_text(".lab-player table.lab-figures")
     paged = float(re.search(r"Tokens a step, so far\s+[\d.]+\s+([\d.]+)", found)[1])  # type: ignore[index]
     assert paged == pytest.approx(95.4, rel=0.03)
+
+
+def test_a_run_goes_on_after_the_server_was_away(open_page: OpenPage) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    with running_lab("--port", port) as url:
+        page = open_page(f"{url}/#lab?speed=20", quiet=False)  # the browser logs what it cannot reach
+        at_step(page, 100)
+        shown = requests_shown(page)
+        page.click("text='Play'")
+        page.wait_for_function("() => Number(document.querySelector('.lab-player').dataset.step) > 110")
+    page.wait_for_selector(".lab-player[data-playing='false']")
+    page.wait_for_selector(".lab-form .lab-complaint:not([hidden])")
+    assert "does not answer" in page.inner_text(".lab-form .lab-complaint")
+    step = int(page.get_attribute(".lab-player", "data-step") or 0)
+    with running_lab("--port", port) as url:
+        page.click("text='Step'")
+        at_step(page, step + 1)
+        page.wait_for_selector(".lab-form .lab-complaint", state="hidden")
+        again = open_page(f"{url}/#lab?step={step + 1}")
+        at_step(again, step + 1)
+        assert requests_shown(again) == requests_shown(page) != shown
 
 
 def test_decisions_are_told(lab: str, open_page: OpenPage) -> None:

@@ -165,7 +165,7 @@ class Feed:
             finally:
                 await self._ask(self._detach)
         except Exception as error:
-            # The engine has died, of which the server tells more, or a frame could not be made: a page is not worth more.
+            # The engine has died, of which the server tells more, or a frame could not be made: no reason to end.
             log.warning("The page's feed ends: %r", error)
             self.close()
         finally:
