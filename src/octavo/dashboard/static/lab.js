@@ -164,7 +164,7 @@ class Lab {
     const key = JSON.stringify({ ...source, settings: source.settings && { ...source.settings, kernel_penalty: 0 }, step: this.step });
     if (this.opened === key && this.player.step === this.step) return;
     this.opened = key;
-    this.player.open(source, this.step).catch((error) => this.tellRecording(error));
+    this.player.open(source, this.step);
   }
 
   // ---------------------------------------------------------------- recordings

@@ -104,7 +104,7 @@ export function playerView({ server, onMove, complain, steps }) {
     if (session !== null) server.close(session);
     session = null;
     target = firstStep;
-    const found = await json(await server.open(source));
+    const found = await json(server.open(source));
     if (mine !== generation) return found && server.close(found.session);
     if (found === null) return undefined;
     complain(null);
@@ -116,8 +116,17 @@ export function playerView({ server, onMove, complain, steps }) {
     return work();
   }
 
-  async function json(response) {
-    const value = await response.json();
+  /** What the server answers; null if it refused or is not there, which the reader is told. */
+  async function json(asked) {
+    let response, value;
+    try {
+      response = await asked;
+      value = await response.json();
+    } catch (error) {
+      pause(false);
+      complain({ message: `The server does not answer: ${error.message}` });
+      return null;
+    }
     if (response.ok) return value;
     if (response.status === 404 && value.error.param === "session") {
       const there = Math.max(target, step); // closed while nobody looked: go on where it was
@@ -134,8 +143,9 @@ export function playerView({ server, onMove, complain, steps }) {
     const mine = generation;
     try {
       while (mine === generation && session !== null && step < target && !ended) {
-        const found = await json(await server.frames(session, Math.min(JUMP_MAX, target - step), false));
+        const found = await json(server.frames(session, Math.min(JUMP_MAX, target - step), false));
         if (found === null || mine !== generation) break;
+        complain(null);
         await take(found);
       }
     } finally {
@@ -147,14 +157,14 @@ export function playerView({ server, onMove, complain, steps }) {
   function seek(wanted) {
     target = wanted;
     place.textContent = `step ${count(wanted)}…`;
-    return wanted < step ? reopen(wanted) : work().then(showStep);
+    return wanted < step || session === null ? reopen(wanted) : work().then(showStep);
   }
 
   async function take(found) {
     [step, ended] = [found.step, found.ended];
     for (const [i, side] of found.sides.entries()) {
       if (!sides[i].state.apply(side.frame)) {
-        const whole = await json(await server.frames(session, 0, true));
+        const whole = await json(server.frames(session, 0, true));
         if (whole !== null) await take(whole);
         return;
       }
