@@ -96,6 +96,9 @@ def test_the_next_question_finds_the_conversation_in_the_pool(
     asked = re.match(r"(\d+) tokens of prompt", foots[0])
     found = re.search(r"(\d+) of them found in the pool", foots[1])
     assert asked and found and int(found[1]) >= int(asked[1]) // 16 * 16 > 0
+    # Why the rest was not found, in the words of the page and the counts of the metrics.
+    hits = int(live.metric("prefix_cache_block_hits_total"))
+    page.wait_for_selector(f"text=/whole blocks of prompts since the start, {hits} found in the pool; not found: /")
 
 
 def test_two_questions_at_once_share_blocks(live: ServerProcess, open_page: Callable[..., Page]) -> None:

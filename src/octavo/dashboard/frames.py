@@ -254,7 +254,13 @@ class FrameSource:
         }
         if self._metrics is not None:
             ttft = self._metrics.histograms["time_to_first_token_seconds"]
+            lookups = self._metrics.lookups
             figures["totals"] = asdict(self._metrics.totals)
+            figures["lookups"] = {
+                "blocks": lookups.blocks,
+                "hits": lookups.hits,
+                "misses": dict(lookups.misses),
+            }
             figures["ttft"] = {"count": ttft.count, "sum": ttft.sum}
         return figures
 

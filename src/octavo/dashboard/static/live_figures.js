@@ -1,6 +1,6 @@
 // The figures of a pool: tiles for the moment, plots for the last minutes, and why prompts were not found.
 
-import { count, fill, h, percent, seconds, short, term } from "./dom.js";
+import { count, fill, h, percent, plural, seconds, short, term } from "./dom.js";
 import { plot } from "./plots.js";
 
 const POINTS_MAX = 600;
@@ -11,9 +11,13 @@ const WASTES = {
   external: "Free slots that the next request cannot use because they do not lie side by side. Paging has none.",
 };
 const MISSES = {
-  not_found: "in whole blocks that nobody had computed, or that were evicted since",
-  partial_block: "behind the last whole block, which cannot be shared",
-  not_looked_up: "not looked for: caching is off, or the request wants its prompt's probabilities",
+  never_seen: "that nobody had computed",
+  unknown: "that nobody had computed, or that were evicted too long ago to tell",
+  other_salt: "that are there for somebody else's texts alone",
+  evicted: "that were there and had made room for others",
+  being_computed: "that a running request was about to compute",
+  behind_a_miss: "that were there, behind one that was not: blocks are found from the front",
+  not_looked_up: "that were not looked for",
 };
 
 const ago = (value) => (Math.abs(value) < 0.05 ? "now" : `${short(value).replace("-", "−").replace(/\.0+$/, "")} s`);
@@ -92,11 +96,7 @@ export function figuresView() {
       set("requests", `${count(point.running)}, ${count(point.waiting)}`);
       set("preemptions", count(point.preemptions));
       for (const kind of Object.keys(WASTES)) set(kind, `${count(point[kind])} slots`);
-      const why = state.figures.totals?.misses;
-      const all = why ? Object.values(why).reduce((a, b) => a + b, 0) : 0;
-      const some = Object.entries(why ?? {}).filter(([, tokens]) => tokens > 0);
-      const parts = some.map(([kind, tokens]) => `${count(tokens)} ${MISSES[kind] ?? kind.replaceAll("_", " ")}`);
-      const text = all ? `Prompt tokens that were not found: ${parts.join("; ")}.` : "";
+      const text = whyNotFound(state.figures);
       if (misses.textContent !== text) misses.textContent = text;
     },
 
@@ -120,4 +120,15 @@ export function figuresView() {
       });
     },
   };
+}
+
+/** "Whole blocks of prompts since the start: 4 found; 12 that nobody had computed; …" */
+function whyNotFound({ lookups, totals }) {
+  if (!lookups?.blocks) return "";
+  const some = Object.entries(lookups.misses).filter(([, blocks]) => blocks > 0);
+  const parts = some.map(([kind, blocks]) => `${count(blocks)} ${MISSES[kind] ?? kind.replaceAll("_", " ")}`);
+  const rest = totals.misses?.partial_block ?? 0;
+  const behind = rest ? ` ${plural(rest, "token")} lay behind the last whole block, which cannot be found.` : "";
+  const missed = parts.length ? `; not found: ${parts.join("; ")}` : "";
+  return `Of ${plural(lookups.blocks, "whole block")} of prompts since the start, ${count(lookups.hits)} found in the pool${missed}.${behind}`;
 }
