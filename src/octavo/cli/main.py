@@ -31,7 +31,10 @@ class LazyGroup(click.Group):
             "octavo.cli.lab",
             "The simulator as a page: the article's experiment and a guided walk, no model.",
         ),
-        "bench": ("octavo.cli.bench", "Time decode steps of this machine's engine, operator by operator on demand."),
+        "bench": (
+            "octavo.cli.bench",
+            "Time decode steps of this machine's engine, operator by operator on demand.",
+        ),
         "profile": ("octavo.cli.profile", "Time this machine's engine, for octavo simulate --profile."),
     }
 
