@@ -13,6 +13,7 @@
 #include "machine_limits.h"
 #include "encoded_matrix.h"
 #include "program.h"
+#include "row_sampler.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -28,6 +29,8 @@ using BlockTable = nb::ndarray<const std::int32_t, nb::ndim<2>, nb::device::cpu>
 using Matrix = nb::ndarray<nb::ro, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Bytes = nb::ndarray<const std::uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Logits = nb::ndarray<float, nb::ndim<2>, nb::device::cpu>;
+using ReadOnlyLogits = nb::ndarray<const float, nb::ndim<2>, nb::device::cpu>;
+using Doubles = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Result = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
 
 ElementType element_type(const std::string& name) {
@@ -292,6 +295,54 @@ void bind_program(nb::module_& m) {
         .def("profile", &Program::profile);
 }
 
+std::vector<SamplingSettings> settings_of(std::size_t rows, const Doubles& temperature, const Indices& top_k,
+                                          const Doubles& top_p, const Doubles& min_p, const Doubles& uniform) {
+    check_same("temperature", temperature.size(), "the logits' rows", rows);
+    check_same("top_k", top_k.size(), "the logits' rows", rows);
+    check_same("top_p", top_p.size(), "the logits' rows", rows);
+    check_same("min_p", min_p.size(), "the logits' rows", rows);
+    check_same("uniform", uniform.size(), "the logits' rows", rows);
+    std::vector<SamplingSettings> settings(rows);
+    for (std::size_t row = 0; row < rows; ++row)
+        settings[row] = {static_cast<float>(temperature.data()[row]), top_k.data()[row], top_p.data()[row],
+                         min_p.data()[row], uniform.data()[row]};
+    return settings;
+}
+
+nb::tuple choose(RowSampler& self, const ReadOnlyLogits& logits, const Doubles& temperature, const Indices& top_k,
+                 const Doubles& top_p, const Doubles& min_p, const Doubles& uniform) {
+    const std::size_t rows = logits.shape(0);
+    if (logits.size() > 0 && logits.shape(1) > 1 && logits.stride(1) != 1)
+        throw nb::type_error("the logits' rows are not contiguous");
+    const auto settings = settings_of(rows, temperature, top_k, top_p, min_p, uniform);
+    std::vector<SampledToken> chosen(rows);
+    {
+        const nb::gil_scoped_release release;
+        self.choose(logits.data(), static_cast<std::int64_t>(rows), logits.stride(0),
+                    static_cast<std::int64_t>(logits.shape(1)), settings.data(), chosen.data());
+    }
+    std::vector<std::int32_t> tokens(rows);
+    std::vector<float> highest(rows);
+    for (std::size_t row = 0; row < rows; ++row) {
+        tokens[row] = chosen[row].token;
+        highest[row] = chosen[row].highest;
+    }
+    return nb::make_tuple(tokens, highest);
+}
+
+void bind_row_sampler(nb::module_& m) {
+    nb::class_<RowSampler>(m, "RowSampler")
+        .def(nb::init<std::shared_ptr<Runtime>>(), "runtime"_a)
+        .def("choose", &choose, "logits"_a.noconvert(), "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a, "uniform"_a)
+        .def(
+            "candidates",
+            [](RowSampler& self, const Vector& logits, double temperature, std::int32_t top_k, double top_p, double min_p) {
+                return self.candidates(logits.data(), static_cast<std::int64_t>(logits.size()),
+                                       {static_cast<float>(temperature), top_k, top_p, min_p, 0.0});
+            },
+            "logits"_a.noconvert(), "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a);
+}
+
 }  // namespace
 }  // namespace octavo
 
@@ -305,4 +356,5 @@ NB_MODULE(_native, m) {
     octavo::bind_weight(m);
     octavo::bind_kv_storage(m);
     octavo::bind_program(m);
+    octavo::bind_row_sampler(m);
 }

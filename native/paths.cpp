@@ -37,6 +37,7 @@ Path avx512_bf16_path(const char* name, bool variant, const LinearKernels& linea
             avx512_bf16::quantised_kernels,
             avx512_bf16::decode_kernels,
             avx512_bf16::elementwise_kernels,
+            avx512_bf16::sampling_kernels,
             avx512_bf16::probe_kernels,
             avx512_bf16::attention_kernels};
 }
@@ -58,6 +59,7 @@ Path avx2_path(const char* name, bool variant, bool (*supported)(), const Quanti
             quantised,
             avx2::decode_kernels,
             avx2::elementwise_kernels,
+            avx2::sampling_kernels,
             avx2::probe_kernels,
             avx2::attention_kernels};
 }
@@ -69,8 +71,8 @@ const Path kPaths[] = {
     avx2_path("avx2", false, has_avx2, has_avx2_vnni() ? avx2_vnni::quantised_kernels : avx2::quantised_kernels),
 #endif
     {"portable", false, always, portable::linear_f32_kernels, portable::linear_bf16_kernels,
-     portable::quantised_kernels, portable::decode_kernels, portable::elementwise_kernels, portable::probe_kernels,
-     portable::attention_kernels},
+     portable::quantised_kernels, portable::decode_kernels, portable::elementwise_kernels, portable::sampling_kernels,
+     portable::probe_kernels, portable::attention_kernels},
 #if defined(__x86_64__)
     avx512_bf16_path("avx512_bf16_dot", true, avx512_bf16::linear_bf16_kernels),
     avx512_bf16_path("avx512_bf16_widened", true, avx512_bf16::linear_widened_bf16_kernels),

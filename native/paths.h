@@ -7,6 +7,7 @@
 #include "elementwise.h"
 #include "linear.h"
 #include "probe.h"
+#include "sampling.h"
 
 namespace octavo {
 
@@ -21,6 +22,7 @@ struct Path {
     const QuantisedKernels& quantised;
     const DecodeKernels& decode;
     const ElementwiseKernels& elementwise;
+    const SamplingKernels& sampling;
     const ProbeKernels& probe;
     const AttentionKernels& attention;
 };

@@ -155,3 +155,24 @@ class Program:
         """Time every operator from now on (off by default)."""
     def profile(self) -> list[tuple[str, float]]:
         """(operator, seconds) summed since ``enable_profile(True)``, in recording order."""
+
+class RowSampler:
+    """Takes the next tokens from logits: steps 4 to 6 of ``execution/sampler.py``, a row a thread."""
+
+    def __init__(self, runtime: Runtime) -> None: ...
+    def choose(
+        self,
+        logits: NDArray[np.float32],
+        temperature: NDArray[np.float64],
+        top_k: NDArray[np.int32],
+        top_p: NDArray[np.float64],
+        min_p: NDArray[np.float64],
+        uniform: NDArray[np.float64],
+    ) -> tuple[list[int], list[float]]:
+        """Tokens and highest logits of [S, V] logits, whose rows may lie apart; the other arrays are [S]. Temperature 0
+        is greedy, top_k 0 keeps all. A token is meaningless where the highest logit is NaN, or infinite and not greedy.
+        """
+    def candidates(
+        self, logits: NDArray[np.float32], temperature: float, top_k: int, top_p: float, min_p: float
+    ) -> list[int]:
+        """For tests: ids that min_p, then top_k, then top_p leave of [V] logits, rising."""

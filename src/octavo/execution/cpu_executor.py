@@ -60,7 +60,7 @@ class CpuExecutor:
         self.program = recorder.finish(self.kv)
         self.linear_layers = tuple(recorder.linear_layers)
         self.kv_bytes_per_token = spec.kv_bytes_per_token
-        self._sampler = Sampler(spec.vocab_size, model.eos_token_ids)
+        self._sampler = Sampler(spec.vocab_size, model.eos_token_ids, self.runtime)
         self._scoring: dict[int, Request] = {}
         """Row -> request, for the rows whose request asked for the log-probabilities of its prompt."""
         self._logits = logit_memory(max_num_seqs, spec.vocab_size)
