@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 
 import numpy as np
 
 from octavo.memory.allocator import Allocator
 from octavo.memory.block_table import BlockTable
 from octavo.memory.contiguous import ContiguousAllocator
+from octavo.memory.lookup import Miss
 from octavo.memory.paged import PagedAllocator
 
 
@@ -26,6 +28,7 @@ def audit(allocator: Allocator, tokens: Mapping[int, int]) -> None:
     assert min(state.live, state.cached, state.free) >= 0, f"negative count in {state}"
     if isinstance(allocator, PagedAllocator):
         _audit_pool(allocator, table)
+        _audit_lookups(allocator)
         _audit_cache(allocator)
         _audit_promises(allocator, tokens)
     elif isinstance(allocator, ContiguousAllocator):
@@ -62,6 +65,20 @@ def _audit_cache(allocator: PagedAllocator) -> None:
         name = cache.names.get(block)
         assert name is not None and cache.index[name] == block, f"block {block} is not where its name leads"
     assert allocator.caching or not findable, "a block can be found although caching is off"
+
+
+def _audit_lookups(allocator: PagedAllocator) -> None:
+    lookups = allocator.lookups
+    totals = lookups.totals
+    assert totals.hits + sum(totals.misses.values()) == totals.blocks, "a block is neither a hit nor a miss"
+    assert totals.tokens_hit <= totals.tokens_hit_ever <= totals.tokens_hit_ever_by_token <= totals.tokens
+    full = allocator.table.num_blocks
+    assert (lookups.done[full > 0] <= full[full > 0]).all(), "a row has computed blocks that it does not hold"
+    for lookup in islice(reversed(lookups.recent.values()), 8):  # older ones were audited when they were new
+        if lookup.unasked is None:
+            assert lookup.hits + len(lookup.misses) == lookup.blocks, "a block of a prompt has no fate"
+        assert len(lookup.evictions) == np.count_nonzero(lookup.misses == Miss.EVICTED)
+        assert (lookup.computing is not None) == bool((lookup.misses == Miss.BEING_COMPUTED).any())
 
 
 def _audit_promises(allocator: PagedAllocator, tokens: Mapping[int, int]) -> None:
