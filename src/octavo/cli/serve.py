@@ -42,6 +42,13 @@ SERVER_FLAGS: Flags = (
         help="A key that clients must send (Authorization: Bearer KEY); may be given several times.",
     ),
     click.option(
+        "--cache-isolation",
+        type=click.Choice(["none", "api-key"]),
+        default="none",
+        show_default=True,
+        help="Who finds whose cached blocks: everyone everyone's, or each API key its own alone.",
+    ),
+    click.option(
         "--allow-origin",
         "allow_origins",
         multiple=True,
@@ -196,6 +203,7 @@ def server_options(flags: dict[str, Any]) -> ServerOptions:
             "port",
             "served_model_names",
             "api_keys",
+            "cache_isolation",
             "allow_origins",
             "max_num_queued_reqs",
             "max_tokens_cap",

@@ -24,10 +24,12 @@ from octavo.dashboard.feed import Feed
 from octavo.dashboard.lab_mount import LabMount
 from octavo.dashboard.routes import page_routes
 from octavo.llm.session import Session
+from octavo.memory.lookups import RECENT_MAX
 from octavo.server.chat import ChatGeneration
 from octavo.server.completions import CompletionGeneration
 from octavo.server.engine_thread import EngineDeadError, EngineThread
 from octavo.server.errors import (
+    NOT_FOUND,
     UNAVAILABLE,
     ApiError,
     bad_request,
@@ -38,10 +40,18 @@ from octavo.server.errors import (
     on_mistake,
 )
 from octavo.server.generation import ClientGoneError, Generation
+from octavo.server.isolation import Isolation
 from octavo.server.middleware import ApiKeys, BodyLimit
 from octavo.server.openapi import document
 from octavo.server.prepare import Job, Preparer
-from octavo.server.protocol import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest, decode
+from octavo.server.protocol import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    GenerationRequest,
+    TokenizeRequest,
+    decode,
+)
 from octavo.server.settings import ServerOptions
 from octavo.server.state import snapshot
 from octavo.telemetry.metrics import Metrics
@@ -54,6 +64,7 @@ RETRY_AFTER_S = 1
 CLIENT_CLOSED = 499
 T = TypeVar("T")
 R = TypeVar("R", bound=Struct)
+G = TypeVar("G", bound=GenerationRequest)
 
 
 class Api:
@@ -79,6 +90,7 @@ class Api:
         self.lab = LabMount()
         self.feed = Feed(session.engine, lambda question: engine.ask(lambda session: question()), metrics)
         self._preparer = Preparer(session, options)
+        self._isolation = Isolation(options.cache_isolation)
         self._workers = ThreadPoolExecutor(4, thread_name_prefix="prepare")
         self._started = int(time.time())
 
@@ -99,10 +111,11 @@ class Api:
         return self._preparer.names[0]
 
     async def _generate(
-        self, http: Request, kind: type[R], prepare: Callable[[R], Job], make: Callable[..., Generation]
+        self, http: Request, kind: type[G], prepare: Callable[[G], Job], make: Callable[..., Generation]
     ) -> Response:
         arrived = self._session.engine.clock.now()
         body = await self._read(http, kind)
+        body.cache_salt = self._isolation.salt(http, body.cache_salt)
         self._check_open()
         try:
             job = await self._in_worker(prepare, body)
@@ -111,6 +124,7 @@ class Api:
             raise
         self._check_open()
         self._check_room(job)
+        self._isolation.own(http, job.job_id)
         generation = make(self._engine, self._session.tokenizer, job, body, arrived)
         try:
             return await generation.respond(http, self._options.request_timeout_s)
@@ -239,6 +253,21 @@ class Api:
     async def state(self, http: Request) -> Response:
         return json_response(await self._engine.ask(lambda session: snapshot(session, self._metrics)))
 
+    async def prefix(self, http: Request) -> Response:
+        """Why blocks of a request's prompts were not found."""
+        job_id = http.path_params["request_id"]
+        found = []
+        if self._isolation.may_see(http, job_id):
+            found = await self._engine.ask(lambda session: self._engine.explainer.of_job(job_id))
+        if not found:
+            raise ApiError(
+                NOT_FOUND,
+                f"no lookup of request {job_id!r} is remembered; the latest {RECENT_MAX:,} prompts are, once they are"
+                " admitted",
+                param="request_id",
+            )
+        return json_response({"request_id": job_id, "prefix_cache": found})
+
     async def reset_prefix_cache(self, http: Request) -> Response:
         dropped = await self._engine.ask(lambda session: session.engine.scheduler.allocator.reset_cache())
         self._say(f"Prefix cache reset: {dropped} cached blocks are free")
@@ -266,6 +295,7 @@ def build_app(api: Api, options: ServerOptions) -> Starlette:
         Route("/metrics", api.show_metrics, methods=get),
         Route("/load", api.show_load, methods=get),
         Route("/state", api.state, methods=get),
+        Route("/debug/prefix/{request_id}", api.prefix, methods=get),
         Route("/reset_prefix_cache", api.reset_prefix_cache, methods=post),
         Route("/page/feed", api.feed.stream, methods=get),
         *api.lab.routes(),

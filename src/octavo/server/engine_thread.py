@@ -18,6 +18,7 @@ from octavo.core.plan import FinishReason, TokenLogprobs
 from octavo.core.request import Request
 from octavo.llm.completions import Completion
 from octavo.llm.session import Session
+from octavo.server.explanations import Explainer
 
 IDLE_S = 1.0
 """After so long without work the engine's owner may tell what it held back."""
@@ -140,6 +141,7 @@ class EngineThread:
         """``on_idle`` is called in the thread when nothing ran for ``IDLE_S``, once until something runs again, and
         when the thread ends."""
         self.session = session
+        self.explainer = Explainer(session.engine)
         self.failure: BaseException | None = None
         """Why the thread died; None while it lives."""
         self.died = asyncio.Event()

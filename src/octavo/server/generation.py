@@ -81,7 +81,8 @@ class Generation(ABC):
             stream for request in job.requests for stream in engine.submit(request, arrived, self._signal)
         ]
         options = body.stream_options
-        self._include_usage = bool(options and options.include_usage)
+        self._explain = bool(body.octavo and body.octavo.explain_cache)
+        self._include_usage = bool(options and options.include_usage) or self._explain
         self._continuous_usage = bool(options and options.continuous_usage_stats)
         self._late: asyncio.TimerHandle | None = None
         self._timed_out = False
@@ -207,7 +208,10 @@ class Generation(ABC):
         """Each prompt counts once, whatever n is; its cached tokens are those of its first choice."""
         generated = 0 if self.job.prompt_only else sum(len(answer.token_ids) for answer in self.answers)
         cached = sum(stream.cached_tokens for stream in self.streams[:: self.job.sampled])
-        return usage(sum(map(len, self.job.prompts)), generated, cached)
+        counts = usage(sum(map(len, self.job.prompts)), generated, cached)
+        if self._explain:
+            counts["octavo"] = {"prefix_cache": self._engine.explainer.of(self.job.requests)}
+        return counts
 
     def usage_of(self, answer: Answer) -> dict[str, Any]:
         """Of one choice alone, so far."""

@@ -14,6 +14,13 @@ OPEN_PATHS = frozenset({"/health", "/ping", "/metrics", "/version", *page.OPEN_P
 """What probes, scrapers and browsers ask for; answered without a key."""
 
 
+def bearer(scope: Scope) -> bytes:
+    """The key that came with a request; empty if none did."""
+    given: bytes = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+    kind, _, token = given.partition(b" ")
+    return token.strip() if kind.lower() == b"bearer" else b""
+
+
 class ApiKeys:
     """401 for requests without one of the keys. Every key is compared, in constant time, whichever matches."""
 
@@ -35,10 +42,9 @@ class ApiKeys:
         return path not in OPEN_PATHS and not path.startswith(page.OPEN_PREFIX)
 
     def _allowed(self, scope: Scope) -> bool:
-        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        kind, _, token = given.partition(b" ")
-        matches = [hmac.compare_digest(token.strip(), key) for key in self._keys]
-        return bool(kind.lower() == b"bearer" and any(matches))
+        token = bearer(scope)
+        matches = [hmac.compare_digest(token, key) for key in self._keys]
+        return any(matches)
 
 
 class BodyLimit:

@@ -42,6 +42,7 @@ GENERATION = {
         },
     },
 }
+REQUEST_ID = {"name": "request_id", "in": "path", "required": True, "schema": {"type": "string"}}
 BODIES = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
 
 
@@ -94,6 +95,10 @@ def document() -> dict[str, Any]:
         "/load": {"get": _operation("Requests being answered.", _json(OBJECT))},
         "/state": {"get": _operation("Pool and requests.", _json(OBJECT), errors=(503,))},
         "/metrics": {"get": _operation("Prometheus.", text)},
+        "/debug/prefix/{request_id}": {
+            "get": _operation("Why a prompt was not found.", _json(OBJECT), errors=(404, 503))
+            | {"parameters": [REQUEST_ID]}
+        },
         "/reset_prefix_cache": {"post": _operation("Forget cached blocks.", _json(OBJECT), errors=(503,))},
     }
     return {

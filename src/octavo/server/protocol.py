@@ -43,6 +43,13 @@ class ResponseFormat(Struct):
     grammar: str | None = None
 
 
+class OctavoOptions(Struct, forbid_unknown_fields=True):
+    """What no other server has. An unknown name here is a mistake, not somebody else's extension."""
+
+    explain_cache: bool | None = None
+    """Whether the usage says why blocks of the prompt were not found."""
+
+
 class GenerationRequest(Struct, kw_only=True):
     """Fields that chat and plain completions share."""
 
@@ -80,6 +87,7 @@ class GenerationRequest(Struct, kw_only=True):
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     add_special_tokens: bool | None = None
+    octavo: OctavoOptions | None = None
 
 
 class CompletionRequest(GenerationRequest, kw_only=True):

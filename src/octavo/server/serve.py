@@ -41,6 +41,8 @@ LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 def serve(session: Session, listener: socket.socket, options: ServerOptions, lines: LineSink) -> int:
     """Serve until a signal or the engine's death; returns the exit code. ``lines`` is a sink of the session."""
     metrics = make_metrics(session, options)
+    # Where tenants are apart, the counts of the metrics must not say what another one has sent, either.
+    session.engine.scheduler.allocator.lookups.across_salts = options.cache_isolation == "none"
     sinks = [session.engine.sink, metrics]
     if options.log_stats:
         scheduler = session.engine.scheduler

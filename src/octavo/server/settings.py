@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from octavo.core.errors import ConfigError
+
+CacheIsolation = Literal["none", "api-key"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +20,8 @@ class ServerOptions:
     """Names that requests may use; empty is the model's own."""
     api_keys: tuple[str, ...] = ()
     """Bearer tokens that open the API; empty opens it to everyone who can connect."""
+    cache_isolation: CacheIsolation = "none"
+    """Who finds whose cached blocks: everyone everyone's, or each key its own."""
     allow_origins: tuple[str, ...] = ()
     """Origins that browsers may call from (CORS); empty is none."""
     max_num_queued_reqs: int = 1024
@@ -58,3 +63,8 @@ class ServerOptions:
             )
         if not all(self.api_keys):
             raise ConfigError("an API key is empty", param="--api-key")
+        if self.cache_isolation == "api-key" and not self.api_keys:
+            raise ConfigError(
+                "--cache-isolation api-key tells tenants apart by their keys, but no --api-key is given",
+                param="--cache-isolation",
+            )
