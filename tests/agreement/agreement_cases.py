@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from octavo.core.beam_params import BeamParams
 from octavo.core.config import CacheConfig, SchedulerConfig
 from octavo.core.request import Request
 from octavo.core.sampling_params import SamplingParams
@@ -72,11 +73,11 @@ def make_case(seed: int) -> Case:
         queue="priority" if rng.random() < 0.4 else "fcfs",
         preemption="restart" if rng.random() < 0.5 else "recompute",
     )
-    arrivals = _arrivals(rng)
+    arrivals = _arrivals(rng, allocator)
     return Case(seed, cache, limits, arrivals, _aborts(rng, arrivals))
 
 
-def _arrivals(rng: np.random.Generator) -> tuple[tuple[int, Request], ...]:
+def _arrivals(rng: np.random.Generator, allocator: str) -> tuple[tuple[int, Request], ...]:
     several = np.random.default_rng(int(rng.integers(1 << 30)))
     prefixes = [rng.integers(0, VOCABULARY, 40, dtype=np.int32) for _ in range(2)]
     arrivals, step = [], 0
@@ -90,7 +91,7 @@ def _arrivals(rng: np.random.Generator) -> tuple[tuple[int, Request], ...]:
         request = Request(
             f"r{number}",
             prompt,
-            replace(_sampling(rng), n=int(several.choice([1, 1, 1, 2, 3]))),
+            _several(replace(_sampling(rng), n=int(several.choice([1, 1, 1, 2, 3]))), several, allocator),
             priority=int(rng.integers(3)),
             cache_salt="other" if rng.random() < 0.1 else None,
         )
@@ -109,6 +110,27 @@ def _sampling(rng: np.random.Generator) -> SamplingParams:
         max_tokens=int(rng.integers(1, 56)),
         stop_token_ids=tuple(stops),
         ignore_eos=rng.random() < 0.5,
+    )
+
+
+def _several(sampling: SamplingParams, rng: np.random.Generator, allocator: str) -> SamplingParams:
+    """One request in eight searches instead of sampling; no step of a case has fewer tokens than beams."""
+    if allocator != "paged" or rng.random() >= 0.125:
+        return sampling
+    groups = int(rng.choice([1, 1, 3]))
+    beam = BeamParams(
+        width=3,
+        length_penalty=float(rng.choice([0.0, 1.0, 2.0])),
+        early_stopping=bool(rng.random() < 0.5) or "never",
+        groups=groups,
+        diversity_penalty=0.5 if groups > 1 else 0.0,
+    )
+    return SamplingParams(
+        beam=beam,
+        n=sampling.n,
+        max_tokens=min(sampling.max_tokens or 1, 20),
+        stop_token_ids=sampling.stop_token_ids,
+        ignore_eos=sampling.ignore_eos,
     )
 
 

@@ -12,7 +12,7 @@ from agreement_cases import Case
 
 from octavo.core.errors import RequestError
 from octavo.core.events import Finished, StepRecord
-from octavo.core.plan import FinishReason, StepPlan, StepResult
+from octavo.core.plan import Candidates, FinishReason, StepPlan, StepResult
 from octavo.core.ports import Executor
 from octavo.core.request import Request
 from octavo.engine.engine import Engine
@@ -120,42 +120,79 @@ def _add(engine: Engine, request: Request) -> None:
         engine.add(request)
 
 
+Found = dict[tuple[str, tuple[int, ...]], Candidates]
+"""(request, tokens of a beam) -> what its search chose from."""
+
+
+class Outputs:
+    """What each row has generated, as far as plans tell."""
+
+    def __init__(self) -> None:
+        self.owner: dict[int, Request] = {}
+        self._tokens: dict[int, list[int]] = {}
+
+    def follow(self, plan: StepPlan) -> None:
+        for start in plan.started:
+            self.owner[start.row] = start.request
+            self._tokens[start.row] = start.output_token_ids.tolist()
+        first = 0
+        for row, computed, scheduled in zip(
+            plan.rows.tolist(), plan.computed.tolist(), plan.scheduled.tolist(), strict=True
+        ):
+            generated = computed - len(self.owner[row].prompt_token_ids)
+            for i, token in enumerate(plan.token_ids[first : first + scheduled].tolist()):
+                if generated + i >= 0:
+                    self._tokens[row][generated + i :] = [token]
+            first += scheduled
+
+    def beam(self, row: int) -> tuple[str, tuple[int, ...]]:
+        return self.owner[row].request_id, tuple(self._tokens[row])
+
+
 class Answering:
     """The simulated executor decides when answers end; what is in them it takes from the real run."""
 
-    def __init__(self, inner: Executor, answers: Mapping[str, Sequence[int]]) -> None:
+    def __init__(self, inner: Executor, answers: Mapping[str, Sequence[int]], found: Found) -> None:
         self._inner = inner
         self._answers = answers
-        self._owner: dict[int, Request] = {}
+        self._found = found
+        self._outputs = Outputs()
 
     def submit(self, plan: StepPlan) -> object:
-        for start in plan.started:
-            self._owner[start.row] = start.request
+        self._outputs.follow(plan)
         return plan, self._inner.submit(plan)
 
     def collect(self, handle: object) -> StepResult:
         assert isinstance(handle, tuple)
         plan, inner = handle
+        result = self._inner.collect(inner)
         ends = (plan.computed + plan.scheduled)[plan.samples].tolist()
-        owners = [self._owner[row] for row in plan.rows[plan.samples].tolist()]
-        tokens = [
-            self._answers[owner.request_id][end - len(owner.prompt_token_ids)]
-            for owner, end in zip(owners, ends, strict=True)
-        ]
-        return replace(self._inner.collect(inner), token_ids=np.array(tokens, np.int32))
+        tokens, candidates = [], {}
+        for row, end in zip(plan.rows[plan.samples].tolist(), ends, strict=True):
+            owner = self._outputs.owner[row]
+            if owner.sampling.beam is None:
+                tokens.append(self._answers[owner.request_id][end - len(owner.prompt_token_ids)])
+            else:
+                assert row in result.candidates, "the simulated executor gives a search candidates, too"
+                # A beam that the real run never had is a difference, which its own tokens will show.
+                candidates[row] = self._found.get(self._outputs.beam(row), result.candidates[row])
+                tokens.append(int(candidates[row].token_ids[0]))
+        return replace(result, token_ids=np.array(tokens, np.int32), candidates=candidates)
 
 
-def run_simulated(case: Case, answers: Mapping[str, Sequence[int]], scripts: Mapping[str, int]) -> Watched:
+def run_simulated(
+    case: Case, answers: Mapping[str, Sequence[int]], scripts: Mapping[str, int], found: Found
+) -> Watched:
     """The product's own simulation driver, on its clock of steps."""
 
     def requests() -> Iterator[SimulatedRequest]:
         for step, request in case.arrivals:
-            lengths = [scripts.get(choice.request_id, FOREVER) for choice in request.choices()]
+            lengths = [scripts.get(run.request_id, FOREVER) for run in request.runs()]
             yield SimulatedRequest(float(step), request, lengths[0], 0, tuple(lengths))
 
     simulation = Simulation(OpenLoop(requests()), build_scheduler(case.cache, case.limits))
     engine = simulation.engine
-    watched = Watched(Answering(engine.executor, answers), case.cache.block_size)
+    watched = Watched(Answering(engine.executor, answers, found), case.cache.block_size)
     engine.executor, engine.sink = watched, _Both(engine.sink, watched)
 
     def after_a_step(_: Simulation) -> None:
@@ -176,24 +213,31 @@ class _Both:
         self.second.emit(record, now)
 
 
-def answers_of(watched: Watched) -> tuple[dict[str, list[int]], dict[str, int]]:
-    """(tokens of every request, output tokens of those that a stop token ended).
+def answers_of(watched: Watched) -> tuple[dict[str, list[int]], dict[str, int], Found]:
+    """(tokens of every request, output tokens of those that a stop token ended, what beam searches chose from).
 
     A restarted request's tokens count once: the ones that it first got, which it must get again.
     """
     tokens: dict[str, dict[int, int]] = {}
     prompts: dict[str, int] = {}
     scripts: dict[str, int] = {}
+    found: Found = {}
+    outputs = Outputs()
     for record in watched.records:
         plan = record.plan
+        outputs.follow(plan)
+        found |= {outputs.beam(row): candidates for row, candidates in record.result.candidates.items()}
         for start in plan.started:
             prompts[start.request.request_id] = len(start.request.prompt_token_ids)
         sampling = np.flatnonzero(plan.samples).tolist()
         for i, token in zip(sampling, record.result.token_ids.tolist(), strict=True):
             name = record.request_ids[i]
+            if int(plan.rows[i]) in record.result.candidates:
+                continue
             place = int(plan.computed[i] + plan.scheduled[i]) - prompts[name]
             tokens.setdefault(name, {}).setdefault(place, token)
         for event in record.events:
             if isinstance(event, Finished) and event.reason == FinishReason.STOP:
                 scripts[event.request_id] = event.output_tokens
-    return {name: [places[i] for i in range(len(places))] for name, places in tokens.items()}, scripts
+    answers = {name: [places[i] for i in range(len(places))] for name, places in tokens.items()}
+    return answers, scripts, found

@@ -13,7 +13,17 @@ from agreement_cases import MAX_MODEL_LEN, Case, make_case
 from drive import Watched, answers_of, run_real, run_simulated
 
 import tiny_models
-from octavo.core.events import Admitted, Blocked, Copied, Evicted, Finished, Forked, Preempted, Refused
+from octavo.core.events import (
+    Admitted,
+    BeamsDecided,
+    Blocked,
+    Copied,
+    Evicted,
+    Finished,
+    Forked,
+    Preempted,
+    Refused,
+)
 from octavo.core.plan import FinishReason
 from octavo.execution.cpu_executor import CpuExecutor
 from octavo.execution.loading import LoadedModel, load_model
@@ -83,9 +93,9 @@ def test_the_simulator_decides_as_the_engine_does(runs: Runs, seed: int) -> None
         event.request_id for record in real.records for event in record.events if isinstance(event, Refused)
     }
     answers = [
-        choice.request_id
+        run.request_id
         for _, request in CASES[seed].arrivals
-        for choice in request.choices()
+        for run in request.runs()
         if request.request_id not in refused
     ]
     assert sorted(event.request_id for event in ends) == sorted(answers), "every answer ends"
@@ -94,6 +104,7 @@ def test_the_simulator_decides_as_the_engine_does(runs: Runs, seed: int) -> None
 def counts(case: Case, real: Watched) -> Counter[str]:
     """How often a run did what the agreement is about."""
     found: Counter[str] = Counter()
+    searches = {request.request_id for _, request in case.arrivals if request.sampling.beam is not None}
     for record in real.records:
         plan = record.plan
         found["prompts in chunks"] += int((~plan.samples).sum())
@@ -104,6 +115,7 @@ def counts(case: Case, real: Watched) -> Counter[str]:
             if isinstance(event, Preempted):
                 found[f"preempted, {case.limits.preemption}"] += 1
                 found["tokens discarded"] += event.tokens_discarded
+                found["preempted searches"] += event.request_id in searches
             elif isinstance(event, Admitted):
                 found["prefix hits"] += not event.resumed and event.cached_tokens > 0
                 found["resumed with a hit"] += event.resumed and event.cached_tokens > 0
@@ -112,6 +124,9 @@ def counts(case: Case, real: Watched) -> Counter[str]:
             elif isinstance(event, Finished):
                 found[f"ended by {event.reason.name}"] += 1
                 found["aborted in the queue"] += event.reason == FinishReason.ABORT and event.blocks == 0
+            elif isinstance(event, BeamsDecided):
+                found["beam searches"] += 1
+                found["beams that ended"] += sum(answer.stopped for answer in event.answers)
             elif isinstance(event, Copied):
                 found["copied blocks"] += len(event.copies)
             elif isinstance(event, (Refused, Blocked, Forked)):
@@ -142,6 +157,9 @@ WANTED = {
     "Blocked": 5,
     "Forked": 200,
     "copied blocks": 100,
+    "beam searches": 30,
+    "beams that ended": 3,
+    "preempted searches": 5,
     "watermark": 5,
     "unlimited budget": 3,
     "queue priority": 8,
@@ -211,26 +229,26 @@ def test_a_tampered_recording_shows_the_differing_decision(runs: Runs, tmp_path:
 
 def test_an_executor_that_answers_otherwise_is_seen(runs: Runs) -> None:
     """The comparison itself: a different token, and a request that ends one token later, are differences."""
-    answers, scripts = answers_of(runs.real(0))
+    answers, scripts, beams = answers_of(runs.real(0))
     name = next(name for name, tokens in answers.items() if len(tokens) > 3)
     changed = {**answers, name: [tokens + 1 for tokens in answers[name]]}
-    found = first_difference(runs.real(0), run_simulated(CASES[0], changed, scripts))
+    found = first_difference(runs.real(0), run_simulated(CASES[0], changed, scripts, beams))
     assert found is not None and "sampled" in found
     name = next(iter(scripts))
     later = {**answers, name: [*answers[name], 5]}
     found = first_difference(
-        runs.real(0), run_simulated(CASES[0], later, {**scripts, name: scripts[name] + 1})
+        runs.real(0), run_simulated(CASES[0], later, {**scripts, name: scripts[name] + 1}, beams)
     )
     assert found is not None and ("finished" in found or "steps" in found)
 
 
 def test_other_settings_are_a_difference(runs: Runs) -> None:
     case = replace(CASES[0], limits=replace(CASES[0].limits, max_num_seqs=2))
-    answers, scripts = answers_of(runs.real(0))
+    answers, scripts, beams = answers_of(runs.real(0))
     longer = {name: [*tokens, *[0] * MAX_MODEL_LEN] for name, tokens in answers.items()}
     longer |= {
         request.request_id: [0] * MAX_MODEL_LEN
         for _, request in case.arrivals
         if request.request_id not in longer
     }
-    assert first_difference(runs.real(0), run_simulated(case, longer, scripts)) is not None
+    assert first_difference(runs.real(0), run_simulated(case, longer, scripts, beams)) is not None

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from octavo.core.events import StepRecord, Waste
 from octavo.core.plan import FinishReason, StepPlan, StepResult
-from octavo.scheduling import beams
+from octavo.scheduling.beams import decide
 from octavo.scheduling.ledger import Ledger
 
 
@@ -44,7 +44,7 @@ class Applier:
             finished = np.zeros(sampled, np.uint8)
         for leader in list(ledger.leaders) if result.candidates else ():
             if leader.beams is not None and leader.beams.rows[0] in result.candidates:
-                beams.advance(ledger, leader, result.candidates)
+                decide(ledger, leader, result.candidates)
         return self._record(plan, result, finished, waste)
 
     def abandon(self, plan: StepPlan) -> None:

@@ -1,5 +1,8 @@
 """The rows of beam searches: survivors' tokens, forks, releases. ``BeamSearch`` decides, this carries it out.
 
+``decide`` belongs to applying a result; ``carry_out`` comes first in the next plan, because until then whoever hears of
+a step may read its block table.
+
 The rows of one search stand side by side among the running ones and are served together or not at all. The *leader*,
 the sequence that was queued, computes the prompt; the other rows come from those that were kept free for them.
 """
@@ -11,11 +14,12 @@ from collections.abc import Mapping
 from octavo.core.events import BeamsDecided, Forked
 from octavo.core.plan import Candidates, FinishReason, RowStart
 from octavo.memory import HashChain
+from octavo.scheduling.beam_search import Survivor
 from octavo.scheduling.ledger import Ledger
-from octavo.scheduling.sequence import Beams, Sequence
+from octavo.scheduling.sequence import Sequence
 
 
-def advance(ledger: Ledger, leader: Sequence, candidates: Mapping[int, Candidates]) -> None:
+def decide(ledger: Ledger, leader: Sequence, candidates: Mapping[int, Candidates]) -> None:
     """Take a search one token further: every row of it was in the step, and its newest token there is a placeholder."""
     beams, group = leader.beams, leader.group
     assert beams is not None and group is not None
@@ -25,9 +29,27 @@ def advance(ledger: Ledger, leader: Sequence, candidates: Mapping[int, Candidate
     survivors = beams.search.advance(
         [candidates[row] for row in rows], lambda place: ledger.tokens[rows[place], prompt:at]
     )
-    if not survivors:
-        _decide(ledger, leader, beams)
+    if survivors:
+        ledger.moves.append((leader, survivors))
         return
+    answers = beams.search.answers(leader.request.sampling.n)
+    ledger.events.append(BeamsDecided(leader.request_id, answers))
+    reason = FinishReason.STOP if answers[0].stopped else FinishReason.LENGTH
+    ledger.end({ledger.running.sequences.index(leader): reason})
+
+
+def carry_out(ledger: Ledger) -> None:
+    """Bring rows, blocks and tokens to what the searches decided."""
+    for leader, survivors in ledger.moves:
+        _move(ledger, leader, survivors)
+    ledger.moves.clear()
+
+
+def _move(ledger: Ledger, leader: Sequence, survivors: list[Survivor]) -> None:
+    beams = leader.beams
+    assert beams is not None
+    rows, prompt = beams.rows, leader.prompt_tokens
+    at = prompt + beams.search.length - 1
     parents = [rows[survivor.parent] for survivor in survivors]
     dead = [row for row in rows if row not in parents]
     beams.rows = _places(ledger, leader, parents, dead)
@@ -41,13 +63,6 @@ def advance(ledger: Ledger, leader: Sequence, candidates: Mapping[int, Candidate
         if row != parent:
             output = ledger.tokens[row, prompt : at + 1].copy()
             ledger.started.append(RowStart(row, leader.request, output, at))
-
-
-def _decide(ledger: Ledger, leader: Sequence, beams: Beams) -> None:
-    answers = beams.search.answers(leader.request.sampling.n)
-    ledger.events.append(BeamsDecided(leader.request_id, answers))
-    reason = FinishReason.STOP if answers[0].stopped else FinishReason.LENGTH
-    ledger.end({ledger.running.sequences.index(leader): reason})
 
 
 def _places(ledger: Ledger, leader: Sequence, parents: list[int], dead: list[int]) -> list[int]:

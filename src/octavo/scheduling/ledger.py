@@ -11,6 +11,7 @@ from octavo.core.config import SchedulerConfig
 from octavo.core.events import RareEvent
 from octavo.core.plan import FinishReason, RowStart, StepPlan
 from octavo.memory import Allocator
+from octavo.scheduling.beam_search import Survivor
 from octavo.scheduling.policies import WaitingQueue
 from octavo.scheduling.running import Running
 from octavo.scheduling.sequence import Sequence
@@ -40,6 +41,8 @@ class Ledger:
         """Running ones for whom more rows are kept than they have: others fork from them, or beams."""
         self.forked: list[tuple[Sequence, Sequence]] = []
         """(leader, child) of the plan that is running."""
+        self.moves: list[tuple[Sequence, list[Survivor]]] = []
+        """What beam searches decided and the next plan carries out."""
         self.events: list[RareEvent] = []
         """Since the previous record."""
         self.started: list[RowStart] = []

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from octavo.core.events import Admitted, Blocked, Copied, Evicted, Forked, PoolState, Preempted
 from octavo.core.plan import NO_FORKS, RowStart, StepPlan
+from octavo.scheduling.beams import carry_out
 from octavo.scheduling.ledger import Ledger
 from octavo.scheduling.policies import UNLIMITED, deal, victim
 from octavo.scheduling.sequence import Sequence
@@ -28,6 +29,8 @@ class Planner:
     def plan(self) -> StepPlan:
         ledger = self._ledger
         ledger.external = 0
+        if ledger.moves:
+            carry_out(ledger)
         self._steady = False
         if self._config.order == "admission_first":
             residents = self._running.count

@@ -21,6 +21,7 @@ from octavo.core.plan import FinishReason, StepPlan, StepResult
 from octavo.core.request import Request
 from octavo.memory import Allocator, HashChain
 from octavo.scheduling.applying import Applier
+from octavo.scheduling.beams import carry_out
 from octavo.scheduling.door import Limits, check
 from octavo.scheduling.ledger import Ledger
 from octavo.scheduling.planning import Planner
@@ -152,6 +153,8 @@ class Scheduler:
         if sequence is None:
             return False
         ledger.forget(sequence)
+        if ledger.moves:
+            carry_out(ledger)
         if sequence.leader is not None:
             sequence.leader.pending.remove(sequence)
             ledger.events.append(sequence.finished(reason, 0))

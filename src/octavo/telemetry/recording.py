@@ -84,6 +84,8 @@ class Recorder:
         self._known: set[str] = set()
         self._searching: set[int] = set()
         """Rows of beam searches: what they compute does not follow from what was sampled."""
+        self._unseen: set[int] = set()
+        """Rows whose table was not written yet: of those that started, a beam may compute nothing for some steps."""
         self._rows: NDArray[np.int32] = np.zeros(0, np.int32)
         self._next: NDArray[np.int32] = np.zeros(0, np.int32)
         """int32 [R]: computed tokens of ``_rows`` after the previous step."""
@@ -192,10 +194,13 @@ class Recorder:
         fresh = (plan.computed % size == 0) | (ends - begins > 1)
         if len(plan.copies):
             fresh[:] = True
-        if plan.started:
-            starting = np.isin(plan.rows, [start.row for start in plan.started])
+        self._unseen.difference_update(plan.ended)
+        self._unseen.update(start.row for start in plan.started)
+        if self._unseen:
+            starting = np.isin(plan.rows, list(self._unseen))
             begins = np.where(starting, 0, begins)
             fresh |= starting
+            self._unseen.difference_update(plan.rows.tolist())
         found = []
         for i in np.flatnonzero(fresh).tolist():
             first, last = int(begins[i]), int(ends[i])
