@@ -42,9 +42,10 @@ class Applier:
             finished = self._retire(full, result.stopped)
         else:
             finished = np.zeros(sampled, np.uint8)
-        for leader in list(ledger.leaders) if result.candidates else ():
-            if leader.beams is not None and leader.beams.rows[0] in result.candidates:
-                decide(ledger, leader, result.candidates)
+        if result.candidates:
+            for leader in ledger.leaders.copy():
+                if leader.beams is not None and leader.beams.rows[0] in result.candidates:
+                    decide(ledger, leader, result.candidates)
         return self._record(plan, result, finished, waste)
 
     def abandon(self, plan: StepPlan) -> None:

@@ -14,7 +14,7 @@ from octavo.memory import Allocator
 from octavo.scheduling.beam_search import Survivor
 from octavo.scheduling.policies import WaitingQueue
 from octavo.scheduling.running import Running
-from octavo.scheduling.sequence import Sequence
+from octavo.scheduling.sequence import Group, Sequence
 
 
 class Ledger:
@@ -69,8 +69,8 @@ class Ledger:
         """Take a sequence's row and blocks from it; how many blocks it held."""
         if sequence.group is not None:
             sequence.group.rows.discard(row)
-        if sequence.leads:
-            self.leaders.remove(sequence)
+            if sequence.leads:
+                self.leaders.remove(sequence)
         blocks = self.allocator.release(row)
         self.vacate(row)
         return blocks
@@ -89,12 +89,15 @@ class Ledger:
         running = self.running
         if self.leaders:
             reasons = self._with_beams(reasons)
-        for group in {running.sequences[position].group for position in reasons}:
-            if group is not None:
-                group.measure(self.allocator.table)
+        measured: set[Group] = set()
         for position, reason in reasons.items():
             sequence, row = running.sequences[position], int(running.row[position])
-            leads = sequence.beams is None or sequence.leads
+            leads = True
+            if (group := sequence.group) is not None:
+                if group not in measured:  # before the first of them leaves
+                    group.measure(self.allocator.table)
+                    measured.add(group)
+                leads = sequence.beams is None or sequence.leads
             computed = int(running.computed[position])
             self.allocator.lookups.ended(sequence.chain, sequence.prompt_tokens, self.tokens[row], computed)
             blocks = self.leave(sequence, row)
@@ -103,7 +106,8 @@ class Ledger:
             self.forget(sequence)
             output = int(running.known[position]) - sequence.prompt_tokens
             self.events.append(sequence.finished(reason, output, blocks))
-            self.pass_on(sequence, reason)
+            if sequence.pending:
+                self.pass_on(sequence, reason)
         running.remove(list(reasons))
 
     def _with_beams(self, reasons: Mapping[int, FinishReason]) -> Mapping[int, FinishReason]:
@@ -114,12 +118,12 @@ class Ledger:
 
     def forget(self, sequence: Sequence) -> None:
         """Its ids are free again."""
-        ids = [sequence.request_id]
+        if self.by_id.get(sequence.request_id) is sequence:
+            del self.by_id[sequence.request_id]
         if sequence.beams is not None:
-            ids += [choice.request_id for choice in sequence.request.choices()]
-        for request_id in ids:
-            if self.by_id.get(request_id) is sequence:
-                del self.by_id[request_id]
+            for choice in sequence.request.choices():
+                if self.by_id.get(choice.request_id) is sequence:
+                    del self.by_id[choice.request_id]
 
     def pass_on(self, sequence: Sequence, reason: FinishReason) -> None:
         """A sequence has ended: those that wait for its prompt go on without it, or fail with it."""

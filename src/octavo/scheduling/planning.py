@@ -39,7 +39,8 @@ class Planner:
         else:
             left = self._serve(self._running.count, self._budget)
             self._admit(left)
-        ledger.forked.clear()
+        if ledger.forked:
+            ledger.forked.clear()
         forks = self._fork() if ledger.leaders else NO_FORKS
         evicted = self._allocator.take_evicted()
         if evicted:
@@ -188,10 +189,13 @@ class Planner:
             ledger.events += guard.update(self._step, running.count, len(waiting))
             if guard.paused:
                 return budget
-        rows = self._config.max_num_seqs - running.count - ledger.rows_reserved
+        rows = self._config.max_num_seqs - running.count
+        if ledger.leaders:
+            rows -= ledger.rows_reserved
         while budget > 0 and rows > 0 and len(waiting):
             sequence = waiting.head()
-            if 1 + sequence.spare_rows > rows:
+            needed = 1 if sequence.group is None else 1 + sequence.spare_rows
+            if needed > rows:
                 break
             row = ledger.free_rows[-1]
             headroom = self._config.watermark_blocks if running.count else 0
@@ -205,7 +209,7 @@ class Planner:
                 break
             waiting.pop()
             ledger.free_rows.pop()
-            rows -= 1 + sequence.spare_rows
+            rows -= needed
             budget -= self._start(sequence, row, cached, budget)
         return budget
 

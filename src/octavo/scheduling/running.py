@@ -89,10 +89,8 @@ class Running:
         n = self.count
         who: slice | NDArray[np.intp] = slice(0, n)
         rows, ids = self.rows(), self.request_ids()
-        taking_part = self.scheduled[:n] > 0
-        if forking:
-            taking_part |= self.computed[:n] == self.known[:n]
-        positions = taking_part.nonzero()[0]
+        scheduled = self.scheduled[:n]
+        positions = (scheduled | (self.computed[:n] == self.known[:n]) if forking else scheduled).nonzero()[0]
         if len(positions) < n:
             who, rows, ids = positions, rows[positions], tuple(self.ids[i] for i in positions.tolist())
         computed, scheduled = self.computed[who], self.scheduled[who]

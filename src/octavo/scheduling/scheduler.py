@@ -97,9 +97,9 @@ class Scheduler:
         assert request.prompt_token_ids.dtype == np.int32, "names of blocks are taken from the bytes"
         ledger = self._ledger
         choices = request.choices()
-        for request_id in (request.request_id, *(choice.request_id for choice in choices)):
-            if request_id in ledger.by_id:
-                raise RequestError(f"request id {request_id!r} is in use", param="request_id")
+        for choice in (request, *choices):
+            if choice.request_id in ledger.by_id:
+                raise RequestError(f"request id {choice.request_id!r} is in use", param="request_id")
         try:
             self.check(request)
         except ContextLengthError as error:
@@ -117,7 +117,7 @@ class Scheduler:
             sequences.append(Sequence(choice, self._arrivals, limit, chain, group))
             ledger.by_id[choice.request_id] = sequences[-1]
             self._arrivals += 1
-        if self.allocator.can_fork:
+        if group is not None and self.allocator.can_fork:
             leader, *others = sequences
             leader.pending = others
             for other in others:
