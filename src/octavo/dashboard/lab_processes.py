@@ -19,8 +19,9 @@ from octavo.dashboard.lab_errors import LabError
 
 ANSWERING = 3
 """Workers for answers: one a policy, however few the cores. With fewer the third policy's first answer, which comes
-after a tenth of a second, would wait for another one's whole run."""
-BEHIND_AN_ENGINE = 15
+after a tenth of a second, would wait for another one's whole run. Behind an engine there is one, so that the lab never
+takes more than a core."""
+BEHIND_AN_ENGINE = 19
 """Niceness beside a server that serves: the lab gets what the engine leaves."""
 WAITING_MAX = 48
 """Answers that wait for a worker; beyond it the lab says that it is busy."""
@@ -130,7 +131,7 @@ class Processes:
 
     def __init__(self, niceness: int = BEHIND_AN_ENGINE) -> None:
         self.watching = WorkerProcess(niceness)
-        self._answering = [WorkerProcess(niceness) for _ in range(ANSWERING)]
+        self._answering = [WorkerProcess(niceness) for _ in range(1 if niceness > 0 else ANSWERING)]
         self._idle: asyncio.LifoQueue[WorkerProcess] = asyncio.LifoQueue()
         for worker in reversed(self._answering):
             self._idle.put_nowait(worker)

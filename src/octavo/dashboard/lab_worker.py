@@ -16,6 +16,7 @@ import sys
 import time
 import traceback
 from collections import deque
+from contextlib import suppress
 from typing import Any, BinaryIO
 
 from octavo.core.errors import OctavoError
@@ -32,6 +33,9 @@ DATA_BYTES_MAX = 3 << 30
 EARLY_S = 0.1
 """When the first answer from fewer steps is told, if the run is not done by then."""
 REPEAT_S = 0.25
+STOLEN = 1.25
+"""Wall time over CPU time at which others want the core."""
+REST_S_MAX = 0.05
 LOOK_EVERY = 16
 """Steps between two looks at the clock and the input."""
 
@@ -80,9 +84,25 @@ class Inbox:
                 self._jobs.append(message)
 
 
+class Courtesy:
+    """Leaves a core that somebody else wants: whoever shares its caches is slowed even by an idle class."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.monotonic(), time.process_time()
+
+    def give_way(self) -> None:
+        """Rest as long as the work since the latest call took, if much of that time went to others."""
+        wall, cpu = time.monotonic() - self._wall, time.process_time() - self._cpu
+        if wall > STOLEN * cpu:
+            time.sleep(min(wall, REST_S_MAX))
+        self._wall, self._cpu = time.monotonic(), time.process_time()
+
+
 class Worker:
-    def __init__(self, inbox: Inbox, out: BinaryIO) -> None:
+    def __init__(self, inbox: Inbox, out: BinaryIO, courteous: bool) -> None:
+        """``courteous``: rest while others want the cores."""
         self._inbox = inbox
+        self._courteous = courteous
         self._out = out
         self._sessions = Sessions()
 
@@ -126,12 +146,15 @@ class Worker:
         settings = settings_of(message["settings"]).run(message["policy"])
         totals = Totals()
         told_at = time.monotonic() + EARLY_S
+        courtesy = Courtesy() if self._courteous else None
 
         def progress(simulation: Simulation) -> None:
             nonlocal told_at
             if simulation.steps % LOOK_EVERY:
                 return
             self._inbox.check(job)
+            if courtesy is not None:
+                courtesy.give_way()
             if (now := time.monotonic()) >= told_at:
                 told_at = now + REPEAT_S
                 self._send({"id": job, "part": totals.figures()})
@@ -141,12 +164,21 @@ class Worker:
         return {**measured_figures(report), "first_blocked": None if first is None else event_line(first)}
 
 
+def step_back(niceness: int) -> None:
+    """Run at this niceness; behind others (above 0) only in what they leave, where the system knows of such a class."""
+    os.nice(niceness)
+    if niceness > 0 and hasattr(os, "SCHED_IDLE"):
+        with suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
 def main() -> None:
-    os.nice(int(sys.argv[1]))
+    niceness = int(sys.argv[1])
+    step_back(niceness)
     resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES_MAX, DATA_BYTES_MAX))
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever prints by mistake must not break the messages
-    Worker(Inbox(sys.stdin.fileno()), out).run()
+    Worker(Inbox(sys.stdin.fileno()), out, courteous=niceness > 0).run()
 
 
 if __name__ == "__main__":
