@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from server_process import ServerProcess
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Page, Route
 
 BLOCKS = 600
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
@@ -22,6 +23,16 @@ def ask(page: Page, text: str, tokens: int = 60) -> None:
     page.fill("#chat-length", str(tokens))
     page.fill("#chat-text", text)
     page.press("#chat-text", "Enter")
+
+
+def let_answers_be_long(page: Page) -> None:
+    """No answer ends before its longest length: a sampled one may, whenever it likes."""
+
+    def more(route: Route) -> None:
+        body = json.loads(route.request.post_data or "") | {"ignore_eos": True}
+        route.continue_(post_data=json.dumps(body))
+
+    page.route("**/v1/chat/completions", more)
 
 
 def wait_answered(page: Page, answers: int = 1) -> None:
@@ -98,14 +109,17 @@ def test_the_next_question_finds_the_conversation_in_the_pool(
     assert asked and found and int(found[1]) >= int(asked[1]) // 16 * 16 > 0
     # Why the rest was not found, in the words of the page and the counts of the metrics.
     hits = int(live.metric("prefix_cache_block_hits_total"))
-    page.wait_for_selector(f"text=/whole blocks of prompts since the start, {hits} found in the pool; not found: /")
+    page.wait_for_selector(
+        f"text=/whole blocks of prompts since the start, {hits} found in the pool; not found: /"
+    )
 
 
 def test_two_questions_at_once_share_blocks(live: ServerProcess, open_page: Callable[..., Page]) -> None:
     page = open_page(live.url)
-    ask(page, "Tell me a very long story about a lighthouse.", 400)
+    let_answers_be_long(page)
+    ask(page, "Tell me a very long story about a lighthouse.", 800)
     page.wait_for_selector(".chat .assistant .words:not(:empty)")
-    ask(page, "Tell me a very long story about a ship.", 100)
+    ask(page, "Tell me a very long story about a ship.", 800)
     page.wait_for_function(
         "() => /[1-9]\\d* of them shared/.test(document.querySelector('.focus-note')?.textContent)"
     )
@@ -189,7 +203,7 @@ def test_text_of_users_and_models_is_never_markup(
     wait_answered(page)
     # A model that answers with markup, too.
     chunk = '{"id":"chatcmpl-x","choices":[{"index":0,"delta":{"content":%s},"finish_reason":"stop"}]}'
-    body = f"data: {chunk % _json(HOSTILE)}\n\ndata: [DONE]\n\n"
+    body = f"data: {chunk % json.dumps(HOSTILE)}\n\ndata: [DONE]\n\n"
     page.route(
         "**/v1/chat/completions", lambda route: route.fulfill(body=body, content_type="text/event-stream")
     )
@@ -200,12 +214,6 @@ def test_text_of_users_and_models_is_never_markup(
     assert words[0] == HOSTILE and words[3] == HOSTILE
     assert page.locator(".chat img, .chat script").count() == 0
     assert page.title() == "Octavo: Live"
-
-
-def _json(text: str) -> str:
-    import json
-
-    return json.dumps(text)
 
 
 def test_the_map_answers_to_keys_and_says_what_is_there(
@@ -263,9 +271,10 @@ def test_everyone_can_use_it_and_it_fits(
     size: tuple[int, int],
 ) -> None:
     page = open_page(live.url, size=size, theme=theme)
-    ask(page, "Tell me a long story about a lighthouse keeper.", 300)
+    let_answers_be_long(page)
+    ask(page, "Tell me a long story about a lighthouse keeper.", 600)
     page.wait_for_selector(".chat .assistant .words:not(:empty)")
-    ask(page, "Tell me a long story about a whale.", 300)
+    ask(page, "Tell me a long story about a whale.", 600)
     page.wait_for_selector("section[aria-labelledby=requests-title] tbody tr:nth-child(2)")
     page.wait_for_timeout(1500)
     page.screenshot(path=pictures / f"live-{size[0]}-{theme}.png", full_page=True)

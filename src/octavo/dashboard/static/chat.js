@@ -27,9 +27,10 @@ export function chatView({ model, onRequest, onEnd }) {
   function bubble(role, text) {
     const words = h("div", { class: "words" }, text);
     const foot = h("div", { class: "hint foot" });
-    list.append(h("li", { class: role }, h("span", { class: "who" }, role === "user" ? "You" : "Model"), words, foot));
+    const item = h("li", { class: role }, h("span", { class: "who" }, role === "user" ? "You" : "Model"), words, foot);
+    list.append(item);
     frame.scrollTop = frame.scrollHeight;
-    return { words, foot };
+    return { item, words, foot };
   }
 
   async function ask(question) {
@@ -38,6 +39,7 @@ export function chatView({ model, onRequest, onEnd }) {
     stop.disabled = false;
     bubble("user", question);
     const answer = bubble("assistant", "");
+    answer.item.setAttribute("aria-busy", "true"); // read out when it is whole
     const messages = [...turns, { role: "user", content: question }];
     let text = "", id = null, usage = null, reason = null;
     try {
@@ -68,6 +70,7 @@ export function chatView({ model, onRequest, onEnd }) {
       answer.foot.textContent = control.signal.aborted ? "stopped" : `failed: ${error.message}`;
     } finally {
       running.delete(control);
+      answer.item.setAttribute("aria-busy", "false");
       stop.disabled = running.size === 0;
       if (id !== null) onEnd(id);
     }
@@ -85,7 +88,7 @@ export function chatView({ model, onRequest, onEnd }) {
         ask(question);
       },
     },
-    h("label", { for: "chat-text" }, "Your question"),
+    h("label", { for: "chat-text" }, "Your question ", h("span", { class: "hint" }, "(Enter sends it)")),
     field,
     h("div", { class: "buttons" }, send, stop, clear),
     h("label", { for: "chat-length", class: "inline" }, "Longest answer, in tokens ", length),

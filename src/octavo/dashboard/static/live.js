@@ -29,7 +29,7 @@ export function mount(panel, { config }) {
   const figures = figuresView();
   const chat = chatView({ model: config.model, onRequest: focusMine, onEnd: () => draw() });
   const time = timeBar();
-  const focusNote = h("p", { class: "focus-note", role: "status" });
+  const focusNote = h("p", { class: "focus-note" });
 
   layout(panel, { map, requests, log, figures, chat, time, focusNote, config });
   connect("page/feed", { onFrame, onState });
@@ -92,6 +92,12 @@ export function mount(panel, { config }) {
     requests.pick(number);
     focus.pick(number);
     draw();
+    if (number !== null) showMap();
+  }
+
+  /** What lights up should be seen: on a small screen the map may be far above. */
+  function showMap() {
+    if (map.element.getBoundingClientRect().bottom < 120) map.element.scrollIntoView({ block: "start" });
   }
 
   function focusMine(id) {
@@ -115,6 +121,7 @@ export function mount(panel, { config }) {
     if (blocks?.length) focus.pin(blocks, entry.line);
     else focus.pick(number);
     draw();
+    showMap();
   }
 
   // ---------------------------------------------------------------- time
@@ -229,8 +236,8 @@ function layout(panel, { map, requests, log, figures, chat, time, focusNote, con
         focusNote,
       ),
       chat.element,
-      h("div", { class: "wide" }, figures.tilesElement),
       h("div", { class: "wide two" }, requests.element, log.element),
+      h("div", { class: "wide" }, figures.tilesElement),
       h("div", { class: "wide" }, figures.plotsElement),
     ),
   );
