@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from octavo.core.beam_params import BeamParams as BeamParams
     from octavo.core.errors import OctavoError as OctavoError
     from octavo.core.sampling_params import SamplingParams as SamplingParams
     from octavo.llm.llm import LLM as LLM
@@ -23,10 +24,19 @@ _HOMES = {
     "LLM": "octavo.llm.llm",
     "RequestOutput": "octavo.llm.outputs",
     "CompletionOutput": "octavo.llm.outputs",
+    "BeamParams": "octavo.core.beam_params",
     "SamplingParams": "octavo.core.sampling_params",
     "OctavoError": "octavo.core.errors",
 }
-__all__ = ["LLM", "CompletionOutput", "OctavoError", "RequestOutput", "SamplingParams", "__version__"]
+__all__ = [
+    "LLM",
+    "BeamParams",
+    "CompletionOutput",
+    "OctavoError",
+    "RequestOutput",
+    "SamplingParams",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -72,8 +72,9 @@ class LLM:
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[str]:
         """The answer's text, piece by piece. Closing the iterator aborts the request and frees its blocks."""
         request = self.session.prepare(prompt, sampling_params or SamplingParams())
-        if request.sampling.n > 1:
-            raise RequestError(f"n is {request.sampling.n}, but a stream is of one answer", param="n")
+        if request.choices() != (request,):
+            what = "n" if request.sampling.beam is None else "beam"
+            raise RequestError(f"{what} is set, but a stream is of one sampled answer", param=what)
         completion = self.session.add(request)
         try:
             yield from self.session.stream(completion)

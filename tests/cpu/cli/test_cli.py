@@ -45,6 +45,38 @@ def test_the_capital_of_france(embedded_model: Path) -> None:
     assert "Maximum concurrency for " in done.stderr
 
 
+def test_several_answers_are_one_object_and_share_the_prompts_blocks(tiny: str) -> None:
+    prompt = "a b c d e f g h " * 12
+    flags = ("--model", tiny, "--raw", "--json", "--max-tokens", "20", "--ignore-eos", "--seed", "5")
+    sampled = run("generate", *flags, "--n", "8", "--temperature", "1", prompt)
+    assert sampled.returncode == 0, sampled.stderr
+    (line,) = sampled.stdout.splitlines()
+    found = json.loads(line)
+    assert [choice["index"] for choice in found["choices"]] == list(range(8))
+    assert len({tuple(choice["token_ids"]) for choice in found["choices"]}) == 8
+    assert found["completion_tokens"] == 160
+    full, written = found["prompt_tokens"] // 16, found["prompt_tokens"] + 19
+    assert found["prompt_tokens"] > 60
+    assert found["blocks_used"] == full + 8 * (-(-written // 16) - full), "the ideal, partial blocks included"
+    single = json.loads(run("generate", *flags, "--temperature", "1", "--seed", "7", prompt).stdout)
+    assert single["token_ids"] == found["choices"][2]["token_ids"], "answer i has seed + i"
+    beams = json.loads(run("generate", *flags, "--beam-width", "4", "--n", "2", prompt).stdout)
+    assert beams["choices"][0]["score"] > beams["choices"][1]["score"]
+    diverse = (
+        "--beam-width",
+        "4",
+        "--beam-groups",
+        "2",
+        "--diversity-penalty",
+        "2",
+        "--early-stopping",
+        "never",
+    )
+    assert run("generate", *flags, *diverse, "--length-penalty", "0.5", prompt).returncode == 0
+    refused = run("generate", *flags, "--length-penalty", "2", prompt)
+    assert refused.returncode == 2 and "--length-penalty needs --beam-width" in refused.stderr
+
+
 @pytest.mark.model
 def test_a_chats_second_turn_prefills_only_what_is_new(embedded_model: Path) -> None:
     done = run("chat", "--max-tokens", "40", stdin="Name three colours.\nAnd which of them is the sky?\n")
