@@ -13,6 +13,7 @@ import numpy as np
 
 from octavo.memory import Allocator, Claim, HashChain, PagedAllocator
 from octavo.memory.audit import audit
+from octavo.memory.lookup import Miss
 
 
 def follow(tag: int, token: int) -> int:
@@ -58,6 +59,22 @@ class Row:
     tags: list[int] = field(default_factory=list)
 
 
+@dataclass
+class Past:
+    """Which names could be found, and when each of the others was lost last."""
+
+    findable: set[bytes] = field(default_factory=set)
+    lost: dict[bytes, int] = field(default_factory=dict)
+
+    def look(self, allocator: Allocator) -> None:
+        """To be called once an operation; each is a step of its own."""
+        if isinstance(allocator, PagedAllocator):
+            now = set(allocator.cache.index)
+            self.lost |= dict.fromkeys(self.findable - now, allocator.lookups.step)
+            self.findable = now
+        allocator.take_evicted()
+
+
 class MemoryModel:
     """Each method is one operation; ``verify`` compares everything that can be seen with what must be there."""
 
@@ -69,6 +86,8 @@ class MemoryModel:
         rows, width = allocator.table.matrix.shape
         self.tokens = np.zeros((rows, width, self.size), np.int32)
         self.hits = 0
+        self.requests = 0
+        self.past = Past()
 
     @property
     def free_rows(self) -> list[int]:
@@ -79,7 +98,8 @@ class MemoryModel:
         limit = min(max(limit, len(prompt)), self.allocator.max_len)
         prompt = prompt[:limit]
         chain = HashChain()
-        claim = Claim(f"{row}", np.array(prompt, np.int32), limit, chain)
+        self.requests += 1
+        claim = Claim(f"{self.requests}", np.array(prompt, np.int32), limit, chain)
         available = self.allocator.state().total - self.allocator.state().live
         cached = self.allocator.admit(row, claim, headroom, budget)
         if cached is None:
@@ -89,8 +109,34 @@ class MemoryModel:
             return
         assert cached < len(prompt), "one token at least is left to compute"
         self.hits += cached > 0
+        if isinstance(self.allocator, PagedAllocator) and self.allocator.caching:
+            self.check_lookup(claim, cached // self.size)
         self.rows[row] = Row(prompt, limit, chain, cached, tags_of(prompt))
         self.tokens[row].reshape(-1)[: len(prompt)] = prompt
+
+    def check_lookup(self, claim: Claim, hits: int) -> None:
+        """What is said about each block of a prompt, against what really happened."""
+        assert isinstance(self.allocator, PagedAllocator)
+        lookups, past = self.allocator.lookups, self.past
+        lookup = lookups.recent[claim.request_id]
+        assert lookup.hits == hits
+        evictions = iter(lookup.evictions)
+        for number, miss in enumerate(lookup.misses.tolist(), start=hits):
+            name = claim.chain.digests[number]
+            assert (miss == Miss.BEHIND_A_MISS) == (name in past.findable)
+            if miss in (Miss.NEVER_SEEN, Miss.UNKNOWN):
+                assert miss == Miss.UNKNOWN or name not in past.lost, "an evicted block passes for a new one"
+                assert miss == Miss.NEVER_SEEN or lookups.ghosts.forgotten
+            elif miss == Miss.EVICTED:
+                eviction = next(evictions)
+                assert eviction.step == past.lost[name] and eviction.idle_steps <= eviction.step
+            elif miss == Miss.BEING_COMPUTED:
+                assert any(
+                    state.chain.digests[number : number + 1] == [name]
+                    and state.written < (number + 1) * self.size
+                    for state in self.rows.values()
+                ), "nobody is computing it"
+        assert lookup.ever >= hits * self.size
 
     def write(self, row: int, count: int, fresh: list[int]) -> None:
         """Write up to ``count`` tokens; those that are not known yet come from ``fresh``."""
@@ -145,6 +191,7 @@ class MemoryModel:
         self.allocator.release(row)
 
     def verify(self) -> None:
+        self.past.look(self.allocator)
         for row, state in self.rows.items():
             held = self.slots.read(self.allocator.table.matrix[row], state.written)
             assert held == state.tags[: state.written], f"row {row} reads what it has not written"

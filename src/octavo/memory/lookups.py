@@ -179,8 +179,9 @@ class Lookups:
     def computing(self, name: bytes, number: int) -> int | None:
         """The row that is going to compute the block of this name, the ``number``-th of its prompt; None if none is."""
         serial = self._fresh.get(name)
-        if serial is not None and (row := self._row(serial)) is not None and self.done[row] <= number:
-            return row
+        fresh = None if serial is None else self._row(serial)
+        if fresh is not None and self.done[fresh] <= number < self._last[fresh]:
+            return fresh
         for row in ((self.done > self._first) & (self.done < self._last)).nonzero()[0].tolist():
             if self.done[row] <= number < self._last[row] and self._chains[row].digests[number] == name:
                 return row
@@ -315,6 +316,11 @@ class Lookups:
         """The row is empty: what it was expected to compute comes no more, where it has not come."""
         self._serials[row] = self._last[row] = 0
         self._chains[row] = NO_CHAIN
+
+    def cut(self, row: int, blocks: int) -> None:
+        """The row keeps this many full blocks, and what it computes behind them is not known any more."""
+        self.done[row] = min(int(self.done[row]), blocks)
+        self._last[row] = min(int(self._last[row]), blocks)
 
     def ended(
         self, chain: HashChain, prompt_tokens: int, token_ids: NDArray[np.int32], computed: int

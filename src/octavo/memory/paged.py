@@ -237,6 +237,7 @@ class PagedAllocator:
         self.promised[row] = 0
         dropped = self.table.cut(row, keep)
         self._let_go(dropped)
+        self.lookups.cut(row, tokens // self.block_size)
         if tokens % self.block_size:
             self._unclean.add(row)
 
