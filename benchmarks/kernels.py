@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from octavo import _native
+from octavo.execution.logit_memory import logit_memory
 
 LAYERS = {"qkv": (960, 576), "o": (576, 576), "gate_up": (3072, 576), "down": (576, 1536)}
 COPIES = 30
@@ -72,7 +73,7 @@ class Bench:
             program.linear(outs[n], sources[k], weight)
         ids = np.arange(rows, dtype=np.int32)
         ones, zeros, table = np.ones(rows, np.int32), np.zeros(rows, np.int32), np.zeros((1, 1), np.int32)
-        logits = np.empty((rows, HEAD[1][0]), dtype=np.float32)
+        logits = logit_memory(rows, HEAD[1][0])
         # Each layer's own best, then the sum: a neighbour's time slice hits some layers of every pass.
         best = np.full(len(self.layers), np.inf)
         for _ in range(passes):

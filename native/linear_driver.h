@@ -48,6 +48,8 @@ void multiply(const LinearArgs& args, std::int64_t begin, std::int64_t end) {
         for (std::int64_t block = 0; block < blocks.count; ++block) {
             const std::int64_t row = blocks.begin(block);
             tile.x = static_cast<const char*>(args.packed_x) + row * tile.groups * Format::x_group_bytes;
+            tile.fetch = nullptr;
+            if (blocks.count > 1) tile.fetch = tile.weight + tile.panel_bytes + block * tile.panel_bytes / blocks.count;
             tile.out = args.out + row * args.out_stride + panel * Format::panel;
             Format::tile(static_cast<int>(blocks.rows(block)), wide)(tile);
         }

@@ -18,6 +18,7 @@ struct Tile {
     float* out;
     std::int64_t out_stride;
     std::int64_t columns;  // outputs that exist from ``out`` on; the rest of the panels is padding
+    const char* fetch;     // where to begin with fetching the next panel, if other row blocks help; else null
 };
 
 using TileFunction = void (*)(const Tile&);
@@ -28,18 +29,36 @@ using TileFunction = void (*)(const Tile&);
 // end of all past the memory, which is harmless.
 constexpr std::int64_t kAheadBytes = 4096;
 
-// Of P panels side by side each goes on P panels further: past its end lies what its neighbour has read already.
-template <int P>
-inline std::int64_t bytes_ahead(const Tile& tile, const char* weight) {
-    if (P == 1 || weight + kAheadBytes < tile.weight + tile.panel_bytes) return kAheadBytes;
-    return kAheadBytes + (P - 1) * tile.panel_bytes;
-}
-
+// With several row blocks a panel is read as often, but only once from memory. Were it fetched as above, the first block
+// would wait for memory and the others would leave it idle; so each fetches a share of the next panel (half a line for a
+// line read: two blocks fetch all of it, more of them overlap).
+//
+// Of P panels side by side (one row block) each goes on P panels further: past its end lies what its neighbour has read.
+//
+// ``next`` is called for every ``Lines`` lines of weights; a Fetcher serves a group.
 template <int Lines, int P>
-inline void prefetch(const char* weight, std::int64_t panel_bytes, std::int64_t ahead) {
-    for (int panel = 0; panel < P; ++panel)
-        for (int line = 0; line < Lines; ++line) __builtin_prefetch(weight + panel * panel_bytes + ahead + line * 64);
-}
+class Fetcher {
+public:
+    Fetcher(const Tile& tile, const char* weight) : panel_bytes_(tile.panel_bytes) {
+        const bool shared = P == 1 && tile.fetch;
+        step_ = shared ? Lines * 32 : Lines * 64;
+        second_ = shared ? 0 : 64;
+        const bool near_end = P > 1 && weight + kAheadBytes >= tile.weight + tile.panel_bytes;
+        at_ = shared     ? tile.fetch + (weight - tile.weight) / 2
+              : near_end ? weight + kAheadBytes + (P - 1) * tile.panel_bytes
+                         : weight + kAheadBytes;
+    }
+
+    void next() {
+        for (int panel = 0; panel < P && Lines > 0; ++panel)
+            for (int line = 0; line < Lines; ++line) __builtin_prefetch(at_ + panel * panel_bytes_ + line * second_);
+        at_ += step_;
+    }
+
+private:
+    const char* at_;
+    std::int64_t step_, second_, panel_bytes_;
+};
 
 }  // namespace
 }  // namespace octavo::OCTAVO_PATH

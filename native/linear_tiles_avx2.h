@@ -71,10 +71,10 @@ struct F32 {
         const float* x = reinterpret_cast<const float*>(tile.x);
         const char* weight = tile.weight;
         for (std::int64_t g = 0; g < tile.groups; ++g) {
-            const std::int64_t ahead = bytes_ahead<P>(tile, weight);
+            Fetcher<1, P> fetcher(tile, weight);
 #pragma GCC unroll 4
             for (int k = 0; k < 16; ++k) {
-                prefetch<1, P>(weight + k * 64, tile.panel_bytes, ahead);
+                fetcher.next();
                 __m256 w[2 * P];
 #pragma GCC unroll 4
                 for (int v = 0; v < 2 * P; ++v)
@@ -104,14 +104,14 @@ struct BF16 {
         const float* x = reinterpret_cast<const float*>(tile.x);
         const char* weight = tile.weight;
         for (std::int64_t g = 0; g < tile.groups; ++g) {
-            const std::int64_t ahead = bytes_ahead<P>(tile, weight);
+            Fetcher<1, P> fetcher(tile, weight);
 #pragma GCC unroll 2
             for (int pair = 0; pair < 8; ++pair) {
                 const auto load = [&](int v) __attribute__((always_inline)) {
                     return _mm256_load_si256(reinterpret_cast<const __m256i*>(
                         weight + v / 2 * tile.panel_bytes + pair * 64 + v % 2 * 32));
                 };
-                prefetch<1, P>(weight + pair * 64, tile.panel_bytes, ahead);
+                fetcher.next();
                 __m256 w[2 * P];
 #pragma GCC unroll 4
                 for (int v = 0; v < 2 * P; ++v) w[v] = _mm256_castsi256_ps(_mm256_slli_epi32(load(v), 16));

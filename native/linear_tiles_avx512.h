@@ -49,11 +49,11 @@ struct F32 {
         const float* x = reinterpret_cast<const float*>(tile.x);
         const char* weight = tile.weight;
         for (std::int64_t g = 0; g < tile.groups; ++g) {
-            const std::int64_t ahead = bytes_ahead<P>(tile, weight);
+            Fetcher<2, P> fetcher(tile, weight);
             for (int quarter = 0; quarter < 4; ++quarter) {
 #pragma GCC unroll 4
                 for (int k = 0; k < 4; ++k) {
-                    prefetch<2, P>(weight + k * 128, tile.panel_bytes, ahead);
+                    fetcher.next();
                     __m512 w[2 * P];
 #pragma GCC unroll 4
                     for (int v = 0; v < 2 * P; ++v)
@@ -96,11 +96,11 @@ struct BF16 {
         const int* x = reinterpret_cast<const int*>(tile.x);  // pairs of bf16
         const char* weight = tile.weight;
         for (std::int64_t g = 0; g < tile.groups; ++g) {
-            const std::int64_t ahead = bytes_ahead<P>(tile, weight);
+            Fetcher<2, P> fetcher(tile, weight);
             for (int quarter = 0; quarter < 4; ++quarter) {
 #pragma GCC unroll 4
                 for (int k = 0; k < 4; ++k) {
-                    prefetch<2, P>(weight + k * 128, tile.panel_bytes, ahead);
+                    fetcher.next();
                     __m512bh w[2 * P];
 #pragma GCC unroll 4
                     for (int v = 0; v < 2 * P; ++v)
@@ -151,11 +151,11 @@ struct WidenedBF16 {
         const float* x = reinterpret_cast<const float*>(tile.x);
         const char* weight = tile.weight;
         for (std::int64_t g = 0; g < tile.groups; ++g) {
-            const std::int64_t ahead = bytes_ahead<P>(tile, weight);
+            Fetcher<2, P> fetcher(tile, weight);
             for (int quarter = 0; quarter < 4; ++quarter) {
 #pragma GCC unroll 2
                 for (int pair = 0; pair < 2; ++pair) {
-                    prefetch<2, P>(weight + pair * 128, tile.panel_bytes, ahead);
+                    fetcher.next();
                     __m512 w[2 * P];
 #pragma GCC unroll 4
                     for (int v = 0; v < 2 * P; ++v)

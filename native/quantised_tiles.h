@@ -72,12 +72,12 @@ struct QuantisedTiles {
     }
 
     template <int R, int P>
-    static void dot_group(const Tile& tile, const char* x, const char* weight, typename Dot::Sum (&sum)[R][P * kVectors]) {
+    static void dot_group(const Tile& tile, const char* x, const char* weight, Fetcher<kQuadLines, P>& fetcher,
+                          typename Dot::Sum (&sum)[R][P * kVectors]) {
         constexpr int V = P * kVectors, halves = FourBits ? 2 : 1;
-        const std::int64_t ahead = bytes_ahead<P>(tile, weight);
 #pragma GCC unroll 16
         for (int step = 0; step < code_bytes / 4; ++step, weight += kQuadBytes) {
-            prefetch<kQuadLines, P>(weight, tile.panel_bytes, ahead);
+            fetcher.next();
             Lanes::Words bytes[V], w[V];
 #pragma GCC unroll 4
             for (int v = 0; v < V; ++v) bytes[v] = weights_at(tile, weight, v);
@@ -132,9 +132,10 @@ struct QuantisedTiles {
             for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
                 for (int v = 0; v < V; ++v) sum[r][v] = Dot::start(scale_of(x, r)->correction);
-            dot_group<R, P>(tile, x, weight, sum);
+            Fetcher<kQuadLines, P> fetcher(tile, weight);
+            dot_group<R, P>(tile, x, weight, fetcher, sum);
             const char* scales = weight + Lanes::panel * code_bytes;
-            if (!PerOutput) prefetch<1 + HasMinimum, P>(scales, tile.panel_bytes, bytes_ahead<P>(tile, weight));
+            if (!PerOutput) fetcher.next();
             fold_group<R, P>(tile, x, scales, sum, result);
         }
         if (PerOutput) scale_outputs<R, P>(tile, weight, result);
