@@ -8,7 +8,7 @@ import numpy as np
 
 from octavo.core.config import CacheConfig, SchedulerConfig
 from octavo.core.events import StepRecord
-from octavo.core.plan import StepPlan, StepResult
+from octavo.core.plan import Candidates, StepPlan, StepResult
 from octavo.core.request import Request
 from octavo.core.sampling_params import SamplingParams
 from octavo.memory import make_allocator
@@ -35,6 +35,12 @@ def make_request(
     return Request(request_id, np.array(list(ids), np.int32), sampling, priority, salt)
 
 
+CANDIDATES = Candidates(
+    np.arange(20, 40, dtype=np.int32), -np.arange(1, 21, dtype=np.float32), np.zeros(20, np.bool_)
+)
+"""What every beam may go on with: the first one's two best are always the two best of all."""
+
+
 class ScriptedExecutor:
     """Ends each request after as many tokens as ``lengths`` says. Knows of a row only what plans have told it."""
 
@@ -42,19 +48,26 @@ class ScriptedExecutor:
         self.lengths = lengths
         self.end = np.zeros(rows, np.int64)
         self.holder: dict[int, str] = {}
+        self.searching: set[int] = set()
 
     def run(self, plan: StepPlan) -> StepResult:
         for row in plan.ended:
             del self.holder[row]
+            self.searching.discard(row)
         for start in plan.started:
             assert start.row not in self.holder, "a row was given away twice"
             self.holder[start.row] = start.request.request_id
+            if start.request.sampling.beam is not None:
+                self.searching.add(start.row)
             prompt = len(start.request.prompt_token_ids)
             self.end[start.row] = prompt + self.lengths(start.request.request_id)
         assert set(plan.rows.tolist()) <= self.holder.keys(), "a row runs that nobody started"
         newest = (plan.computed + plan.scheduled)[plan.samples]
         token_ids = (newest * 7 + plan.rows[plan.samples]).astype(np.int32)
-        return StepResult(token_ids, newest + 1 >= self.end[plan.rows[plan.samples]])
+        rows = plan.rows[plan.samples]
+        searching = [row for row in rows.tolist() if row in self.searching]
+        stopped = (newest + 1 >= self.end[rows]) & ~np.isin(rows, searching)
+        return StepResult(token_ids, stopped, candidates=dict.fromkeys(searching, CANDIDATES))
 
 
 def step(scheduler: Scheduler, executor: ScriptedExecutor, *, check: bool = True) -> StepRecord | None:

@@ -110,6 +110,20 @@ def test_a_stream_of_n_choices_shares_the_prompt(client: Any, server: ServerProc
     )
 
 
+def test_the_metric_counts_blocks_that_choices_share(client: Any, server: ServerProcess) -> None:
+    ask = {"model": "tiny", "prompt": "a b c d " * 20, "max_tokens": 400, "n": 5, "stream": True}
+    saved = []
+    with client.completions.create(**ask, extra_body=LONG) as stream:
+        for number, _ in enumerate(stream):
+            if number in (20, 60, 100):
+                saved.append(server.metric("kv_shared_blocks_saved"))
+            if number > 100:
+                break
+    assert max(saved) >= 4, "each full block of the prompt has five entries and is one block"
+    server.wait_until_idle()
+    assert server.metric("kv_shared_blocks_saved") == 0
+
+
 def test_best_of_tells_the_likeliest_of_those_that_n_tells(client: Any) -> None:
     ask = {"model": "tiny", "prompt": "a b c d", "max_tokens": 6, "seed": 3, "temperature": 1.5}
     every = client.completions.create(**ask, n=5, logprobs=0, extra_body=LONG)

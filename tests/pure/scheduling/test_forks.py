@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from octavo.core.beam_params import BeamParams
 from octavo.core.errors import ContextLengthError, RequestError
 from octavo.core.events import Admitted, Copied, Finished, Forked, PoolState, Preempted, Refused
 from octavo.core.plan import FinishReason
@@ -220,3 +221,18 @@ def test_contiguous_allocators_compute_the_prompt_for_each() -> None:
     add(bench, "x", 10, 3, 5)
     assert ran(bench.step()) == [("x-0", 0, 10), ("x-1", 0, 10), ("x-2", 0, 10)]
     assert bench.drain()[-1].pool.live == 0
+
+
+@pytest.mark.parametrize("beams", [False, True])
+def test_groups_under_thrash_end_all_the_same(beams: bool) -> None:
+    """Admission pauses, whole searches restart, and in the end everybody has an answer."""
+    bench = Bench(14, size=2, rows=6, budget=8, length=12, thrash_preemptions=3, thrash_window=8)
+    for number in range(12):
+        beam = BeamParams(width=2) if beams and number % 3 == 0 else None
+        sampling = SamplingParams(n=1 if beam else 1 + number % 4, max_tokens=9, seed=0, beam=beam)
+        bench.scheduler.add(Request(f"r{number}", np.arange(1, 6, dtype=np.int32), sampling))
+    records = bench.drain()
+    gone = [event for record in records for event in events(record, Preempted)]
+    assert len(gone) > 20 and any(event.request_id == "r3" for event in gone) == beams
+    ends = [event for record in records for event in events(record, Finished)]
+    assert {event.reason for event in ends} == {FinishReason.LENGTH}
