@@ -1,6 +1,6 @@
 """Decode attention beside the memory bandwidth of this machine, measured in the same process.
 
-    python benchmarks/attention.py [--path avx512_bf16] [--dtype bf16] [--threads 2] [--contexts 512 4096]
+    python benchmarks/attention.py [--path avx512_bf16] [--dtype bf16|f32|fp8|int8] [--threads 2] [--contexts 512 4096]
         [--block-sizes 1 2 4 8 16 32 64 128 256] [--model smollm2 llama] [--json]
 
 Every line is one block size: GB/s of keys and values read through a block table whose blocks lie in *random*
@@ -20,6 +20,7 @@ import numpy as np
 
 from kernels import machine
 from octavo import _native
+from octavo.core.model_spec import DTYPE_BYTES, KV_SCALE_BYTES
 
 POOL_BYTES = 384 << 20
 """About this much is read in turn, layer after layer: more than the caches that one guest is given a share of."""
@@ -37,8 +38,8 @@ class Case:
     @property
     def bytes(self) -> int:
         """Keys and values that one layer's attention reads."""
-        element = 2 if self.dtype == "bf16" else 4
-        return self.batch * self.context * 2 * self.kv_heads * self.head_dim * element
+        head = self.head_dim * DTYPE_BYTES[self.dtype] + KV_SCALE_BYTES[self.dtype]
+        return self.batch * self.context * 2 * self.kv_heads * head
 
     @property
     def layers(self) -> int:
@@ -99,7 +100,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--path", default=_native.available_paths()[0], choices=_native.available_paths())
-    parser.add_argument("--dtype", default="bf16", choices=["bf16", "f32"])
+    parser.add_argument("--dtype", default="bf16", choices=list(DTYPE_BYTES))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--contexts", type=int, nargs="+", default=[512, 4096], help="multiples of 256")
     parser.add_argument("--block-sizes", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64, 128, 256])

@@ -17,7 +17,8 @@
 //   * segments are merged pairwise, in order, whether one item computed them all or several did.
 //
 // A position after the token's own has probability exactly 0 and so, its values being finite, leaves every number
-// unchanged; a slot that holds no token of the row is read as 0 (it may hold NaN).
+// unchanged; a slot that holds no token of the row is read as 0 (it may hold NaN). What is read is always what was
+// stored, even by the chunk that stored it: rounding does not depend on chunks either.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +31,7 @@ namespace octavo {
 constexpr std::int32_t chunk_tokens = 128;
 constexpr std::int32_t segment_tokens = 1024;
 
-// Keys and values of T tokens, float32, to be rounded (to nearest even) into their slots.
+// Keys and values of T tokens, float32, to be rounded (to nearest even; bytes with a scale, kv_codes.h) into their slots.
 struct StoreArgs {
     KvLayout layout;
     void* storage;                    // layout.storage_bytes(), 64-byte aligned

@@ -5,6 +5,8 @@
 #include "attention_tiles.h"
 #include "attention_workspace.h"
 
+#include <type_traits>
+
 namespace octavo::OCTAVO_PATH {
 namespace {
 
@@ -76,10 +78,10 @@ OCTAVO_INLINE Lanes put_probabilities(Lanes p, Lanes sum, float* out) {
     return add(sum, p);
 }
 
-// One item: its rows are [kv head][query][head of the group].
-template <KvType type>
+// One item: its rows are [kv head][query][head of the group]. P is Product<type>, or WidenedProduct for a type of bytes.
+template <KvType type, class P>
 class ItemRun {
-    using P = Product<type>;
+    using Stored = typename Product<type>::Element;
     using Element = typename P::Element;
     using Operand = typename P::Operand;
 
@@ -97,12 +99,11 @@ public:
         p_ = reinterpret_cast<Operand*>(scratch + map.p);
         rescale_ = reinterpret_cast<float*>(scratch + map.rescale);
         added_ = rescale_ + (head_rows_ + 15) / 16 * 16;
-        source_ = {&args.layout,
-                   reinterpret_cast<const Element*>(static_cast<const char*>(args.storage) +
-                                                    args.layout.block_offset(args.layer, 0)),
+        source_ = {&args.layout, static_cast<const char*>(args.storage) + args.layout.block_offset(args.layer, 0),
                    args.block_table + item.table_row * args.table_stride, item.context};
-        tiles_[0] = reinterpret_cast<Element*>(scratch + map.tiles);
-        tiles_[1] = tiles_[0] + chunk_elements(head_dim_);
+        tiles_[0] = scratch + map.tiles;
+        tiles_[1] = tiles_[0] + scratch_chunk_bytes(head_dim_);
+        widened_ = reinterpret_cast<std::uint16_t*>(scratch + map.widened);
     }
 
     void run(float* partials) {
@@ -142,11 +143,11 @@ private:
         const std::int32_t heads = item_.kv_head_end - item_.kv_head, first_chunk = segment * segment_chunks;
         const std::int32_t chunks_left = last_position() / chunk_tokens + 1 - first_chunk;
         const std::int32_t turns = heads * (chunks_left < segment_chunks ? chunks_left : segment_chunks);
-        ChunkTiles<Element> found[2];
+        ChunkTiles<Stored> found[2];
         const auto find = [&](std::int32_t turn) {
             const std::int32_t chunk = first_chunk + turn / heads, visible = last_position() + 1 - chunk * chunk_tokens;
             const int count = visible < chunk_tokens ? (visible + tile_tokens - 1) / tile_tokens : chunk_tiles;
-            find_tiles(source_, chunk, count, item_.kv_head + turn % heads, tiles_[turn % 2], found[turn % 2]);
+            find_tiles<type>(source_, chunk, count, item_.kv_head + turn % heads, tiles_[turn % 2], found[turn % 2]);
         };
         find(0);
         for (std::int32_t turn = 0; turn < turns; ++turn) {
@@ -156,26 +157,52 @@ private:
         }
     }
 
-    void attend_chunk(std::int32_t chunk, std::int32_t head, const ChunkTiles<Element>& tiles,
+    void attend_chunk(std::int32_t chunk, std::int32_t head, const ChunkTiles<Stored>& found,
+                      const ChunkTiles<Stored>& next, const SoftmaxState& state) {
+        if constexpr (std::is_same_v<Stored, Element>) {
+            attend_tiles(chunk, head, found, next, state);
+        } else {
+            const ChunkTiles<Element> tiles = widened(found, next);
+            attend_tiles(chunk, head, tiles, tiles, state);
+        }
+    }
+
+    void attend_tiles(std::int32_t chunk, std::int32_t head, const ChunkTiles<Element>& tiles,
                       const ChunkTiles<Element>& next, const SoftmaxState& state) {
         const int first_row = head * head_rows_, steps = head_dim_ / P::per_step;
-        const ScoreTask<type> score{tiles.keys, tiles.values, tiles.count, steps,
-                                    q_ + std::size_t(first_row) * steps * P::operands_per_step, scores_};
-        in_row_groups(head_rows_, [&]<int rows>(int row) { score_rows<type, rows>(score, row); });
-        softmax(chunk, tiles.count, state.maximum + first_row, state.sum + first_row);
-        const WeighTask<type> weigh{tiles.values, next.keys, tiles.count, head_dim_, p_, rescale_,
-                                    state.acc + std::size_t(first_row) * stride_, stride_};
-        in_row_groups(head_rows_, [&]<int rows>(int row) { weigh_rows<type, rows>(weigh, row); });
+        const ScoreTask<P> score{tiles.keys, tiles.values, tiles.key_scales, tiles.count, steps,
+                                 q_ + std::size_t(first_row) * steps * P::operands_per_step, scores_};
+        in_row_groups(head_rows_, [&]<int rows>(int row) { score_rows<P, rows>(score, row); });
+        softmax(chunk, tiles, state.maximum + first_row, state.sum + first_row);
+        const WeighTask<P> weigh{tiles.values, next.keys, tiles.count, head_dim_, p_, rescale_,
+                                 state.acc + std::size_t(first_row) * stride_, stride_};
+        in_row_groups(head_rows_, [&]<int rows>(int row) { weigh_rows<P, rows>(weigh, row); });
+    }
+
+    ChunkTiles<std::uint16_t> widened(const ChunkTiles<Stored>& tiles, const ChunkTiles<Stored>& next) const {
+        const std::size_t count = std::size_t(tile_tokens) * head_dim_;
+        ChunkTiles<std::uint16_t> out{};
+        out.count = tiles.count;
+        for (int i = 0; i < tiles.count; ++i) {
+            std::uint16_t* keys = widened_ + 2 * i * count;
+            widen_tile<type>(tiles.keys[i], next.keys[i], count, keys);
+            widen_tile<type>(tiles.values[i], next.values[i], count, keys + count);
+            out.keys[i] = keys;
+            out.values[i] = keys + count;
+            out.key_scales[i] = tiles.key_scales[i];
+            out.value_scales[i] = tiles.value_scales[i];
+        }
+        return out;
     }
 
     // From scores to probabilities; updates maximum and sum, and leaves in rescale_ what acc is to be multiplied with.
-    void softmax(std::int32_t chunk, int tiles, float* maximum, float* sum) {
+    void softmax(std::int32_t chunk, const ChunkTiles<Element>& tiles, float* maximum, float* sum) {
         for (int row = 0; row < head_rows_; ++row) {
             const std::int32_t visible = position(row) + 1 - chunk * chunk_tokens;
             const float old = maximum[row], *scores = scores_ + row * chunk_tokens;
-            if (visible > 0) maximum[row] = row_maximum(scores, visible, tiles, old);
+            if (visible > 0) maximum[row] = row_maximum(scores, visible, tiles.count, old);
             rescale_[row] = visible > 0 ? old - maximum[row] : 0.0f;
-            added_[row] = row_probabilities(scores, visible, tiles, maximum[row], p_ + row * p_stride<type>);
+            added_[row] = row_probabilities(scores, visible, tiles, maximum[row], p_ + row * p_stride<P>);
         }
         for (int row = 0; row < head_rows_; row += lane_count) store(rescale_ + row, exp(load(rescale_ + row)));
         for (int row = 0; row < head_rows_; ++row) sum[row] = sum[row] * rescale_[row] + added_[row];
@@ -195,20 +222,26 @@ private:
         return reduce_max(max(first(visible - whole * tile_tokens, last, top), top));
     }
 
-    OCTAVO_INLINE static float row_probabilities(const float* scores, std::int32_t visible, int tiles, float maximum,
-                                                 Operand* out) {
+    // Of a token that is not seen the probability is 0; so is its product with a scale that may be anything.
+    OCTAVO_INLINE static float row_probabilities(const float* scores, std::int32_t visible,
+                                                 const ChunkTiles<Element>& tiles, float maximum, Operand* out) {
         constexpr int tile_operands = tile_tokens / P::per_step * P::operands_per_step;
-        const int whole = whole_tiles(visible, tiles);
+        const int whole = whole_tiles(visible, tiles.count);
         const Lanes shift = broadcast(-maximum), zero = broadcast(0.0f);
         Lanes sum = zero;
-        for (int tile = 0; tile < whole; ++tile) {
+        const auto put = [&](int tile, auto&& seen) {
             const Lanes p = exp(add(load(scores + tile * tile_tokens), shift));
-            sum = put_probabilities(p, sum, out + tile * tile_operands);
-        }
-        for (int tile = whole; tile < tiles; ++tile) {
-            const Lanes p = exp(add(load(scores + tile * tile_tokens), shift));
-            sum = put_probabilities(first(visible - tile * tile_tokens, p, zero), sum, out + tile * tile_operands);
-        }
+            Operand* to = out + tile * tile_operands;
+            if constexpr (P::scaled) {
+                put_probabilities(seen(mul(p, load(tiles.value_scales[tile]))), zero, to);
+                sum = add(sum, seen(p));
+            } else {
+                sum = put_probabilities(seen(p), sum, to);
+            }
+        };
+        for (int tile = 0; tile < whole; ++tile) put(tile, [](Lanes x) { return x; });
+        for (int tile = whole; tile < tiles.count; ++tile)
+            put(tile, [&](Lanes x) { return first(visible - tile * tile_tokens, x, zero); });
         return reduce_add(sum);
     }
 
@@ -232,15 +265,30 @@ private:
     Operand* p_;
     float* rescale_;   // [head_rows], in whole vectors
     float* added_;     // [head_rows]
-    TileSource<Element> source_;
-    Element* tiles_[2];   // scratch of two turns
+    TileSource source_;
+    char* tiles_[2];   // scratch of two turns
+    std::uint16_t* widened_;
 };
 
+// Calls body.template operator()<type>() for the layout's type.
+template <class Body>
+OCTAVO_INLINE void with_type(KvType type, Body&& body) {
+    switch (type) {
+        case KvType::f32: return body.template operator()<KvType::f32>();
+        case KvType::bf16: return body.template operator()<KvType::bf16>();
+        case KvType::fp8: return body.template operator()<KvType::fp8>();
+        case KvType::int8: return body.template operator()<KvType::int8>();
+    }
+}
+
 void run_item(const AttentionArgs& args, const AttentionItem& item, float* partials, void* scratch) {
-    if (args.layout.type == KvType::bf16)
-        ItemRun<KvType::bf16>(args, item, static_cast<char*>(scratch)).run(partials);
-    else
-        ItemRun<KvType::f32>(args, item, static_cast<char*>(scratch)).run(partials);
+    const int rows = item.queries * (args.heads / args.layout.num_kv_heads);
+    with_type(args.layout.type, [&]<KvType type>() {
+        char* own = static_cast<char*>(scratch);
+        if constexpr (Product<type>::scaled)
+            if (rows > row_group) return ItemRun<type, WidenedProduct>(args, item, own).run(partials);
+        ItemRun<type, Product<type>>(args, item, own).run(partials);
+    });
 }
 
 void combine(const AttentionArgs& args, const AttentionCombine& work, float* partials) {
@@ -260,12 +308,9 @@ void combine(const AttentionArgs& args, const AttentionCombine& work, float* par
 }
 
 void store_kv(const StoreArgs& args, std::int64_t token_begin, std::int64_t token_end) {
-    for (std::int64_t token = token_begin; token < token_end; ++token) {
-        if (args.layout.type == KvType::bf16)
-            store_token<std::uint16_t>(args, token);
-        else
-            store_token<float>(args, token);
-    }
+    with_type(args.layout.type, [&]<KvType type>() {
+        for (std::int64_t token = token_begin; token < token_end; ++token) store_token<type>(args, token);
+    });
 }
 
 }  // namespace

@@ -22,6 +22,8 @@ struct Product<KvType::f32> {
     static constexpr int per_step = 1;           // dimensions of a key, tokens of values
     static constexpr int operands_per_step = 1;
     static constexpr int vector_elements = 16;   // elements of a step's vector
+    static constexpr bool scaled = false;        // whether each token has a scale
+    static constexpr bool pooled = true;         // whether tiles lie in the pool: the next are then fetched ahead
     struct Vector {
         Lanes x;
     };
@@ -41,6 +43,8 @@ struct Product<KvType::bf16> {
     static constexpr int per_step = 2;
     static constexpr int operands_per_step = 1;
     static constexpr int vector_elements = 32;
+    static constexpr bool scaled = false;
+    static constexpr bool pooled = true;
     struct Vector {
         __m512i x;
     };
@@ -61,6 +65,8 @@ struct Product<KvType::bf16> {
     static constexpr int per_step = 2;
     static constexpr int operands_per_step = 2;
     static constexpr int vector_elements = 32;
+    static constexpr bool scaled = false;
+    static constexpr bool pooled = true;
     struct Vector {
         Lanes even, odd;
     };
@@ -106,6 +112,18 @@ struct Product<KvType::bf16> {
 
 #endif
 
+}  // namespace
+}  // namespace octavo::OCTAVO_PATH
+
+#include "attention_byte_products.h"
+
+namespace octavo::OCTAVO_PATH {
+namespace {
+
+// A step's vectors that one line of the cache holds: what is fetched ahead is fetched once.
+template <class P>
+constexpr int line_vectors = 64 / (P::vector_elements * int(sizeof(typename P::Element)));
+
 // Vectors side by side for so many rows: enough independent sums to hide the latency of a multiply-add, few enough to
 // stay in registers.
 #if defined(OCTAVO_PATH_AVX512_BF16)
@@ -116,25 +134,25 @@ constexpr int vectors_for(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; 
 constexpr int row_group = 4;
 
 // Operands of one row of p in a chunk.
-template <KvType type>
-constexpr int p_stride = chunk_tokens / Product<type>::per_step * Product<type>::operands_per_step;
+template <class P>
+constexpr int p_stride = chunk_tokens / P::per_step * P::operands_per_step;
 
-template <KvType type>
-using TileList = const typename Product<type>::Element* const*;
+template <class P>
+using TileList = const typename P::Element* const*;
 
-template <KvType type>
+template <class P>
 struct ScoreTask {
-    TileList<type> keys;                          // [tiles]
-    TileList<type> ahead;                         // [tiles] read next: the first rows fetch them meanwhile
+    TileList<P> keys;                          // [tiles]
+    TileList<P> ahead;                         // [tiles] read next: the first rows fetch them meanwhile
+    const float* const* scales;                   // [tiles] of keys, of 16 tokens each, where there are any
     int tiles;
     int steps;                                    // of a key: head_dim / per_step
-    const typename Product<type>::Operand* q;     // [rows][steps x operands_per_step]
+    const typename P::Operand* q;     // [rows][steps x operands_per_step]
     float* scores;                                // [rows][chunk_tokens]
 };
 
-template <KvType type, int rows, int vectors>
-OCTAVO_INLINE void score_group(const ScoreTask<type>& task, int row, int tile) {
-    using P = Product<type>;
+template <class P, int rows, int vectors>
+OCTAVO_INLINE void score_group(const ScoreTask<P>& task, int row, int tile) {
     const int q_stride = task.steps * P::operands_per_step;
     const typename P::Operand* q = task.q + std::size_t(row) * q_stride;
     const typename P::Element* keys[vectors];
@@ -147,7 +165,7 @@ OCTAVO_INLINE void score_group(const ScoreTask<type>& task, int row, int tile) {
     }
     for (int step = 0; step < task.steps; ++step) {
         typename P::Vector k[vectors];
-        if (row == 0)  // into L2: a turn earlier gave less, and L1 no more
+        if (P::pooled && row == 0 && step % line_vectors<P> == 0)  // into L2: a turn earlier gave less, and L1 no more
 #pragma GCC unroll 8
             for (int v = 0; v < vectors; ++v)
                 __builtin_prefetch(task.ahead[tile + v] + std::size_t(step) * P::vector_elements, 0, 2);
@@ -162,40 +180,41 @@ OCTAVO_INLINE void score_group(const ScoreTask<type>& task, int row, int tile) {
 #pragma GCC unroll 4
     for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 8
-        for (int v = 0; v < vectors; ++v)
+        for (int v = 0; v < vectors; ++v) {
+            if constexpr (P::scaled) sum[r][v] = mul(sum[r][v], load(task.scales[tile + v]));
             store(task.scores + std::size_t(row + r) * chunk_tokens + (tile + v) * tile_tokens, sum[r][v]);
+        }
 }
 
-template <KvType type, int rows>
-void score_rows(const ScoreTask<type>& task, int row) {
+template <class P, int rows>
+void score_rows(const ScoreTask<P>& task, int row) {
     constexpr int wide = vectors_for(rows);
     int tile = 0;
-    for (; tile + wide <= task.tiles; tile += wide) score_group<type, rows, wide>(task, row, tile);
+    for (; tile + wide <= task.tiles; tile += wide) score_group<P, rows, wide>(task, row, tile);
     if constexpr (wide > 4)
-        for (; tile + 4 <= task.tiles; tile += 4) score_group<type, rows, 4>(task, row, tile);
+        for (; tile + 4 <= task.tiles; tile += 4) score_group<P, rows, 4>(task, row, tile);
     if constexpr (wide > 2)
-        for (; tile + 2 <= task.tiles; tile += 2) score_group<type, rows, 2>(task, row, tile);
-    for (; tile < task.tiles; ++tile) score_group<type, rows, 1>(task, row, tile);
+        for (; tile + 2 <= task.tiles; tile += 2) score_group<P, rows, 2>(task, row, tile);
+    for (; tile < task.tiles; ++tile) score_group<P, rows, 1>(task, row, tile);
 }
 
-template <KvType type>
+template <class P>
 struct WeighTask {
-    TileList<type> values;                        // [tiles]
-    TileList<type> ahead;                         // [tiles]
+    TileList<P> values;                        // [tiles]
+    TileList<P> ahead;                         // [tiles]
     int tiles;
     int head_dim;
-    const typename Product<type>::Operand* p;     // [rows][p_stride]
+    const typename P::Operand* p;     // [rows][p_stride]
     const float* scale;                           // [rows]
     float* acc;                                   // [rows][acc_stride]
     int acc_stride;                               // head_dim rounded up to whole vectors
 };
 
-template <KvType type, int rows, int vectors, bool half>
-OCTAVO_INLINE void weigh_group(const WeighTask<type>& task, int row, int x) {
-    using P = Product<type>;
+template <class P, int rows, int vectors, bool half>
+OCTAVO_INLINE void weigh_group(const WeighTask<P>& task, int row, int x) {
     constexpr int tile_steps = tile_tokens / P::per_step;
     const std::size_t step_elements = std::size_t(task.head_dim) * P::per_step;
-    const typename P::Operand* p = task.p + std::size_t(row) * p_stride<type>;
+    const typename P::Operand* p = task.p + std::size_t(row) * p_stride<P>;
     float* acc = task.acc + std::size_t(row) * task.acc_stride + x;
     Lanes sum[rows][vectors];
 #pragma GCC unroll 4
@@ -209,9 +228,10 @@ OCTAVO_INLINE void weigh_group(const WeighTask<type>& task, int row, int x) {
 #pragma GCC unroll 2
         for (int step = 0; step < tile_steps; ++step, values += step_elements, ahead += step_elements) {
             typename P::Vector w[vectors];
-            if (row == 0)
+            if (P::pooled && row == 0)
 #pragma GCC unroll 8
-                for (int v = 0; v < vectors; ++v) __builtin_prefetch(ahead + v * P::vector_elements, 0, 2);  // L2
+                for (int v = 0; v < vectors; v += line_vectors<P>)
+                    __builtin_prefetch(ahead + v * P::vector_elements, 0, 2);  // L2
 #pragma GCC unroll 8
             for (int v = 0; v < vectors; ++v)
                 w[v] = half ? P::load_half_vector(values) : P::load_vector(values + v * P::vector_elements);
@@ -219,7 +239,7 @@ OCTAVO_INLINE void weigh_group(const WeighTask<type>& task, int row, int x) {
             for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 8
                 for (int v = 0; v < vectors; ++v)
-                    sum[r][v] = P::multiply_add(sum[r][v], w[v], p + r * p_stride<type> + step * P::operands_per_step);
+                    sum[r][v] = P::multiply_add(sum[r][v], w[v], p + r * p_stride<P> + step * P::operands_per_step);
         }
     }
 #pragma GCC unroll 4
@@ -228,18 +248,18 @@ OCTAVO_INLINE void weigh_group(const WeighTask<type>& task, int row, int x) {
         for (int v = 0; v < vectors; ++v) store(acc + r * task.acc_stride + v * lane_count, sum[r][v]);
 }
 
-template <KvType type, int rows>
-void weigh_rows(const WeighTask<type>& task, int row) {
+template <class P, int rows>
+void weigh_rows(const WeighTask<P>& task, int row) {
     constexpr int wide = vectors_for(rows);
     const int vectors = task.head_dim / lane_count;
     int v = 0;
-    for (; v + wide <= vectors; v += wide) weigh_group<type, rows, wide, false>(task, row, v * lane_count);
+    for (; v + wide <= vectors; v += wide) weigh_group<P, rows, wide, false>(task, row, v * lane_count);
     if constexpr (wide > 4)
-        for (; v + 4 <= vectors; v += 4) weigh_group<type, rows, 4, false>(task, row, v * lane_count);
+        for (; v + 4 <= vectors; v += 4) weigh_group<P, rows, 4, false>(task, row, v * lane_count);
     if constexpr (wide > 2)
-        for (; v + 2 <= vectors; v += 2) weigh_group<type, rows, 2, false>(task, row, v * lane_count);
-    for (; v < vectors; ++v) weigh_group<type, rows, 1, false>(task, row, v * lane_count);
-    if (task.head_dim % lane_count) weigh_group<type, rows, 1, true>(task, row, v * lane_count);
+        for (; v + 2 <= vectors; v += 2) weigh_group<P, rows, 2, false>(task, row, v * lane_count);
+    for (; v < vectors; ++v) weigh_group<P, rows, 1, false>(task, row, v * lane_count);
+    if (task.head_dim % lane_count) weigh_group<P, rows, 1, true>(task, row, v * lane_count);
 }
 
 // Calls body.template operator()<rows>(first row) for groups that cover [0, rows).

@@ -4,6 +4,7 @@
 #include "attention.h"
 #include "attention_lanes.h"
 #include "attention_products.h"
+#include "attention_workspace.h"
 
 namespace octavo::OCTAVO_PATH {
 namespace {
@@ -16,118 +17,151 @@ struct ChunkTiles {
     int count;
     const Element* keys[chunk_tiles];
     const Element* values[chunk_tiles];
+    const float* key_scales[chunk_tiles];      // of byte types alone
+    const float* value_scales[chunk_tiles];
 };
 
 // What the tiles of one row are found with.
-template <typename Element>
 struct TileSource {
     const KvLayout* layout;
-    const Element* layer;          // first element of the layer
+    const char* layer;             // first byte of the layer
     const std::int32_t* blocks;    // the row's line of the block table
     std::int32_t context;          // tokens of the row; slots from there on hold nothing
 
-    OCTAVO_INLINE const Element* head(std::int32_t block, std::int32_t kv_head) const {
-        const std::size_t head_elements = layout->head_elements();
-        return layer + (std::size_t(block) * layout->num_kv_heads + kv_head) * head_elements;
+    OCTAVO_INLINE const char* head(std::int32_t block, std::int32_t kv_head) const {
+        return layer + (std::size_t(block) * layout->num_kv_heads + kv_head) * layout->head_bytes();
     }
 };
 
-// Narrow tiles of keys, side by side. In units of 4 bytes (two dimensions of bf16, one of f32) a tile of W tokens is
-// [dimensions][W]; the full tile is [dimensions][16].
-template <int width>
+// A full tile that is gathered in scratch.
+template <typename Element>
+struct GatheredTile {
+    Element* keys;
+    Element* values;
+    float* key_scales;
+    float* value_scales;
+
+    OCTAVO_INLINE GatheredTile(char* scratch, std::int32_t head_dim) {
+        const std::size_t elements = std::size_t(tile_tokens) * head_dim;
+        keys = reinterpret_cast<Element*>(scratch);
+        values = keys + elements;
+        key_scales = reinterpret_cast<float*>(values + elements);
+        value_scales = key_scales + tile_tokens;
+    }
+};
+
+// Narrow tiles of keys, side by side. In words of what a token has in a step (two dimensions of bf16 or bytes, one of
+// f32) a tile of W tokens is [dimensions][W]; the full tile is [dimensions][16].
+template <int width, int word_bytes>
 void gather_keys(std::int32_t words, const char* const* sources, int count, char* out) {
     for (std::int32_t word = 0; word < words; ++word)
         for (int i = 0; i < count; ++i)
-            std::memcpy(out + (std::size_t(word) * tile_tokens + i * width) * 4,
-                        sources[i] + std::size_t(word) * width * 4, width * 4);
+            std::memcpy(out + (std::size_t(word) * tile_tokens + i * width) * word_bytes,
+                        sources[i] + std::size_t(word) * width * word_bytes, width * word_bytes);
 }
 
-inline void gather_keys(int width, std::int32_t words, const char* const* sources, int count, char* out) {
+template <int word_bytes>
+void gather_keys(int width, std::int32_t words, const char* const* sources, int count, char* out) {
     switch (width) {
-        case 8: return gather_keys<8>(words, sources, count, out);
-        case 4: return gather_keys<4>(words, sources, count, out);
-        case 2: return gather_keys<2>(words, sources, count, out);
-        default: return gather_keys<1>(words, sources, count, out);
+        case 8: return gather_keys<8, word_bytes>(words, sources, count, out);
+        case 4: return gather_keys<4, word_bytes>(words, sources, count, out);
+        case 2: return gather_keys<2, word_bytes>(words, sources, count, out);
+        default: return gather_keys<1, word_bytes>(words, sources, count, out);
     }
 }
 
 // Sets the values of tokens `count` and later of a full tile to zero. Their probability is zero as well, but they may
-// be NaN. (Keys need no such care: a key's lane reaches its own score alone, and that is masked.)
+// be NaN. (Keys need no such care: a key's lane reaches its own score alone, and that is masked. Nor do bytes: every code
+// is a finite number, and a value's scale is masked with its probability.)
 inline void zero_values_from(int count, std::int32_t head_dim, float* values) {
     std::memset(values + std::size_t(count) * head_dim, 0, std::size_t(tile_tokens - count) * head_dim * sizeof(float));
 }
-inline void zero_values_from(int count, std::int32_t head_dim, std::uint16_t* values) {
+template <typename Element>
+void zero_values_from(int count, std::int32_t head_dim, Element* values) {
     const int whole = (count + 1) / 2 * 2;
     if (whole > count)
         for (std::int32_t x = 0; x < head_dim; ++x) values[std::size_t(count / 2) * 2 * head_dim + 2 * x + 1] = 0;
-    std::memset(values + std::size_t(whole) * head_dim, 0, std::size_t(tile_tokens - whole) * head_dim * 2);
+    std::memset(values + std::size_t(whole) * head_dim, 0,
+                std::size_t(tile_tokens - whole) * head_dim * sizeof(Element));
 }
 
 // Rows of single tokens into pairs.
-inline void interleave(const std::uint16_t* even, const std::uint16_t* odd, std::int32_t count, std::uint16_t* out) {
+template <typename Element>
+void interleave(const Element* even, const Element* odd, std::int32_t count, Element* out) {
     for (std::int32_t x = 0; x < count; ++x) {
         out[2 * x] = even[x];
         out[2 * x + 1] = odd[x];
     }
 }
-inline void interleave(const float*, const float*, std::int32_t, float*) {}  // f32 has no pairs
 
 // A tile from 16 / block_size blocks, of which those that begin before the context's end exist.
-template <typename Element>
-void gather_tile(const TileSource<Element>& source, std::int32_t tile, std::int32_t kv_head, Element* keys,
-                 Element* values) {
+template <KvType type, typename Element = typename Product<type>::Element>
+void gather_tile(const TileSource& source, std::int32_t tile, std::int32_t kv_head, const GatheredTile<Element>& out) {
+    using P = Product<type>;
     const KvLayout& layout = *source.layout;
     const int width = layout.block_size;
     const std::int32_t begin = tile * tile_tokens, head_dim = layout.head_dim;
     const int tokens = source.context - begin < tile_tokens ? source.context - begin : tile_tokens;
     const int count = (tokens + width - 1) / width;
-    const std::size_t narrow = layout.tile_elements();
+    const std::size_t keys_bytes = layout.tile_keys_bytes(), scale_bytes = width * sizeof(float);
     const char* sources[tile_tokens];
     for (int i = 0; i < count; ++i) {
-        const Element* head = source.head(source.blocks[begin / width + i], kv_head);
-        sources[i] = reinterpret_cast<const char*>(head);
-        if (sizeof(Element) == 4 || width > 1)
-            std::memcpy(values + i * narrow, head + narrow, narrow * sizeof(Element));
+        const char* head = source.head(source.blocks[begin / width + i], kv_head);
+        sources[i] = head;
+        if (P::per_step == 1 || width > 1)
+            std::memcpy(out.values + std::size_t(i * width) * head_dim, head + keys_bytes, keys_bytes);
+        if constexpr (P::scaled) {
+            std::memcpy(out.key_scales + i * width, head + 2 * keys_bytes, scale_bytes);
+            std::memcpy(out.value_scales + i * width, head + 2 * keys_bytes + scale_bytes, scale_bytes);
+        }
     }
-    if (sizeof(Element) == 2 && width == 1)
-        for (int i = 0; i < count; i += 2) {
-            const Element* even = reinterpret_cast<const Element*>(sources[i]) + narrow;
-            const Element* odd = i + 1 < count ? reinterpret_cast<const Element*>(sources[i + 1]) + narrow : even;
-            interleave(even, odd, head_dim, values + std::size_t(i) * head_dim);
+    if constexpr (P::per_step == 2)
+        for (int i = 0; width == 1 && i < count; i += 2) {
+            const auto* even = reinterpret_cast<const Element*>(sources[i] + keys_bytes);
+            const auto* odd = i + 1 < count ? reinterpret_cast<const Element*>(sources[i + 1] + keys_bytes) : even;
+            interleave(even, odd, head_dim, out.values + std::size_t(i) * head_dim);
         }
     if (tokens < tile_tokens) {
-        std::memset(keys, 0, std::size_t(tile_tokens) * head_dim * sizeof(Element));
-        zero_values_from(tokens, head_dim, values);
+        std::memset(out.keys, 0, std::size_t(tile_tokens) * head_dim * sizeof(Element));
+        zero_values_from(tokens, head_dim, out.values);
     }
-    gather_keys(width, std::int32_t(head_dim * sizeof(Element) / 4), sources, count, reinterpret_cast<char*>(keys));
+    gather_keys<P::per_step * int(sizeof(Element))>(width, head_dim / P::per_step, sources, count,
+                                                    reinterpret_cast<char*>(out.keys));
 }
 
 // The first `count` tiles of a chunk; scratch has room for all of a chunk. Entries from there on repeat the first, so
 // that fetching them ahead does no harm.
-template <typename Element>
-void find_tiles(const TileSource<Element>& source, std::int32_t chunk, int count, std::int32_t kv_head,
-                Element* scratch, ChunkTiles<Element>& tiles) {
+template <KvType type, typename Element = typename Product<type>::Element>
+void find_tiles(const TileSource& source, std::int32_t chunk, int count, std::int32_t kv_head, char* scratch,
+                ChunkTiles<Element>& tiles) {
+    constexpr bool scaled = Product<type>::scaled;
     const KvLayout& layout = *source.layout;
-    const std::int32_t block_size = layout.block_size;
-    const std::size_t tile_size = std::size_t(tile_tokens) * layout.head_dim;
+    const std::int32_t block_size = layout.block_size, head_dim = layout.head_dim;
+    const std::size_t tile_size = std::size_t(tile_tokens) * head_dim;
     tiles.count = count;
     for (int i = 0; i < count; ++i) {
         const std::int32_t tile = chunk * chunk_tiles + i, begin = tile * tile_tokens;
-        Element* keys = scratch + 2 * i * tile_size;
-        Element* values = keys + tile_size;
-        tiles.keys[i] = keys;
-        tiles.values[i] = values;
+        const GatheredTile<Element> gathered(scratch + i * scratch_tile_bytes(head_dim), head_dim);
+        tiles.keys[i] = gathered.keys;
+        tiles.values[i] = gathered.values;
+        tiles.key_scales[i] = gathered.key_scales;
+        tiles.value_scales[i] = gathered.value_scales;
         if (block_size < tile_tokens) {
-            gather_tile(source, tile, kv_head, keys, values);
+            gather_tile<type>(source, tile, kv_head, gathered);
             continue;
         }
-        const Element* head = source.head(source.blocks[begin / block_size], kv_head);
-        tiles.keys[i] = head + begin % block_size / tile_tokens * 2 * tile_size;
+        const char* head = source.head(source.blocks[begin / block_size], kv_head);
+        tiles.keys[i] = reinterpret_cast<const Element*>(head + begin % block_size / tile_tokens * layout.tile_bytes());
         tiles.values[i] = tiles.keys[i] + tile_size;
-        if (source.context - begin < tile_tokens) {
-            std::memcpy(values, tiles.values[i], tile_size * sizeof(Element));
-            zero_values_from(source.context - begin, layout.head_dim, values);
-            tiles.values[i] = values;
+        if constexpr (scaled) {
+            tiles.key_scales[i] = reinterpret_cast<const float*>(tiles.values[i] + tile_size);
+            tiles.value_scales[i] = tiles.key_scales[i] + tile_tokens;
+            __builtin_prefetch(tiles.key_scales[i]);
+            __builtin_prefetch(tiles.value_scales[i]);
+        } else if (source.context - begin < tile_tokens) {
+            std::memcpy(gathered.values, tiles.values[i], tile_size * sizeof(Element));
+            zero_values_from(source.context - begin, head_dim, gathered.values);
+            tiles.values[i] = gathered.values;
         }
     }
     for (int i = count; i < chunk_tiles; ++i) {
@@ -143,31 +177,54 @@ OCTAVO_INLINE std::uint16_t round_bf16(float x) {
     if ((bits & 0x7fffffff) > 0x7f800000) return std::uint16_t(bits >> 16 | 0x40);
     return std::uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
-OCTAVO_INLINE void convert(float x, std::uint16_t& out) { out = round_bf16(x); }
-OCTAVO_INLINE void convert(float x, float& out) { out = x; }
+
+// What one head of one token is stored as.
+template <KvType type>
+struct Encoder {
+    float scale = 0, inverse = 0;   // of byte types
+
+    OCTAVO_INLINE Encoder(const float* x, std::int32_t count) {
+        if constexpr (Product<type>::scaled) {
+            const CodeScale found = code_scale<type>(x, count);
+            scale = found.scale;
+            inverse = found.inverse;
+        }
+    }
+    OCTAVO_INLINE auto operator()(float x) const {
+        if constexpr (type == KvType::f32) return x;
+        else if constexpr (type == KvType::bf16) return round_bf16(x);
+        else return encode<type>(x * inverse);
+    }
+};
 
 // One token's keys and values of all heads into its slot. Steps between a token's elements are constant in a tile, so
 // the index is worked out once.
-template <typename Element>
+template <KvType type>
 void store_token(const StoreArgs& args, std::int64_t token) {
+    using Element = typename Product<type>::Element;
     const KvLayout& layout = args.layout;
-    const std::int32_t position = args.positions[token];
+    const std::int32_t position = args.positions[token], head_dim = layout.head_dim;
     const std::int32_t block =
         args.block_table[std::size_t(args.token_rows[token]) * args.table_stride + position / layout.block_size];
     const std::int32_t slot = position % layout.block_size;
-    const std::size_t key = layout.key_index(slot, 0), value = layout.value_index(slot, 0);
-    const std::size_t value_step = layout.value_index(slot, 1) - value;
-    constexpr int per_word = 4 / sizeof(Element);
+    const std::size_t value_step = (layout.value_offset(slot, 1) - layout.value_offset(slot, 0)) / sizeof(Element);
+    constexpr int per_word = Product<type>::per_step;
     const std::size_t key_step = std::size_t(layout.tile_width()) * per_word;
-    Element* block_data = reinterpret_cast<Element*>(static_cast<char*>(args.storage) +
-                                                     layout.block_offset(args.layer, block));
-    for (std::int32_t head = 0; head < layout.num_kv_heads; ++head) {
-        Element* data = block_data + head * layout.head_elements();
-        const float* k = args.keys + token * args.stride + std::size_t(head) * layout.head_dim;
-        const float* v = args.values + token * args.stride + std::size_t(head) * layout.head_dim;
-        for (std::int32_t word = 0; word * per_word < layout.head_dim; ++word)
-            for (int i = 0; i < per_word; ++i) convert(k[word * per_word + i], data[key + word * key_step + i]);
-        for (std::int32_t x = 0; x < layout.head_dim; ++x) convert(v[x], data[value + x * value_step]);
+    char* block_data = static_cast<char*>(args.storage) + layout.block_offset(args.layer, block);
+    for (std::int32_t i = 0; i < layout.num_kv_heads; ++i) {
+        char* head = block_data + i * layout.head_bytes();
+        auto* key = reinterpret_cast<Element*>(head + layout.key_offset(slot, 0));
+        auto* value = reinterpret_cast<Element*>(head + layout.value_offset(slot, 0));
+        const float* k = args.keys + token * args.stride + std::size_t(i) * head_dim;
+        const float* v = args.values + token * args.stride + std::size_t(i) * head_dim;
+        const Encoder<type> encode_key(k, head_dim), encode_value(v, head_dim);
+        for (std::int32_t word = 0; word * per_word < head_dim; ++word)
+            for (int x = 0; x < per_word; ++x) key[word * key_step + x] = encode_key(k[word * per_word + x]);
+        for (std::int32_t x = 0; x < head_dim; ++x) value[x * value_step] = encode_value(v[x]);
+        if constexpr (Product<type>::scaled) {
+            std::memcpy(head + layout.key_scale_offset(slot), &encode_key.scale, sizeof(float));
+            std::memcpy(head + layout.value_scale_offset(slot), &encode_value.scale, sizeof(float));
+        }
     }
 }
 

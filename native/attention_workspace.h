@@ -28,12 +28,21 @@ OCTAVO_INLINE std::int64_t partial_floats(std::int32_t rows, std::int32_t head_d
     return std::int64_t(rows) * (acc_stride(head_dim) + 2);
 }
 
-// Elements of all tiles of one head in one chunk, keys and values.
-OCTAVO_INLINE std::size_t chunk_elements(std::int32_t head_dim) { return 2 * std::size_t(chunk_tokens) * head_dim; }
+// Bytes kept for a gathered tile, keys and values, of any type: f32 takes the most (bytes and scales less).
+OCTAVO_INLINE std::size_t scratch_tile_bytes(std::int32_t head_dim) {
+    return 2 * std::size_t(tile_tokens) * head_dim * sizeof(float);
+}
+// Of all tiles of one head in one chunk.
+OCTAVO_INLINE std::size_t scratch_chunk_bytes(std::int32_t head_dim) {
+    return chunk_tokens / tile_tokens * scratch_tile_bytes(head_dim);
+}
 
 // Byte offsets of an item's arrays in its scratch; each starts on a cache line.
 struct ScratchMap {
-    std::size_t q, segment_acc, total_acc, state, scores, p, rescale, tiles, bytes;  // tiles: two chunks
+    std::size_t q, segment_acc, total_acc, state, scores, p, rescale;
+    std::size_t tiles;     // two chunks, gathered
+    std::size_t widened;   // a chunk of bytes as bf16
+    std::size_t bytes;     // of all
 
     OCTAVO_INLINE ScratchMap(std::int32_t heads, std::int32_t head_dim) : bytes(0) {
         const std::size_t rows = item_rows_max(heads), acc = rows * acc_stride(head_dim) * 4;
@@ -44,7 +53,8 @@ struct ScratchMap {
         scores = take(rows * chunk_tokens * 4);
         p = take(rows * chunk_tokens * 4);
         rescale = take(2 * (rows + 16) * 4);
-        tiles = take(2 * chunk_elements(head_dim) * 4);
+        tiles = take(2 * scratch_chunk_bytes(head_dim));
+        widened = take(scratch_chunk_bytes(head_dim) / 2);
     }
 
 private:

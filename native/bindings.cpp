@@ -39,6 +39,14 @@ ElementType element_type(const std::string& name) {
     throw nb::value_error(("dtype is '" + name + "'; it must be f32 or bf16").c_str());
 }
 
+KvType kv_type(const std::string& name) {
+    if (name == "f32") return KvType::f32;
+    if (name == "bf16") return KvType::bf16;
+    if (name == "fp8") return KvType::fp8;
+    if (name == "int8") return KvType::int8;
+    throw nb::value_error(("dtype is '" + name + "'; it must be f32, bf16, fp8 or int8").c_str());
+}
+
 constexpr std::pair<const char*, WeightFormat> kFormats[] = {
     {"f32", WeightFormat::f32},   {"bf16", WeightFormat::bf16}, {"int8", WeightFormat::int8},
     {"q4_0", WeightFormat::q4_0}, {"q4_1", WeightFormat::q4_1}, {"q8_0", WeightFormat::q8_0},
@@ -188,8 +196,7 @@ void bind_kv_storage(nb::module_& m) {
             "__init__",
             [](KvStorage* self, Runtime&, int num_blocks, int block_size, int num_layers, int num_kv_heads,
                int head_dim, const std::string& dtype) {
-                const KvType type = element_type(dtype) == ElementType::bf16 ? KvType::bf16 : KvType::f32;
-                new (self) KvStorage({num_blocks, block_size, num_layers, num_kv_heads, head_dim, type});
+                new (self) KvStorage({num_blocks, block_size, num_layers, num_kv_heads, head_dim, kv_type(dtype)});
             },
             "runtime"_a, "num_blocks"_a, "block_size"_a, "num_layers"_a, "num_kv_heads"_a, "head_dim"_a, "dtype"_a)
         .def_prop_ro("nbytes", &KvStorage::nbytes)

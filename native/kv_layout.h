@@ -1,16 +1,21 @@
 // The one description of how keys and values lie in the pool's memory.
 //
 //   storage   [layer][block][kv head][tile] tile
-//   tile      keys of W = min(16, block_size) consecutive slots, then their values, packed for the dot product:
+//   tile      keys of W = min(16, block_size) consecutive slots, then their values, packed for the dot product; then,
+//             where elements are bytes (kv_codes.h), a float32 scale for each slot's key and for each slot's value:
 //
-//             bf16                      f32
-//   keys      [head_dim/2][W][2]        [head_dim][W]
-//   values    [W/2][head_dim][2]        [W][head_dim]
-//             (W = 1: [head_dim])
+//             bf16                      f32                 fp8, int8
+//   keys      [head_dim/2][W][2]        [head_dim][W]       [head_dim/2][W][2]
+//   values    [W/2][head_dim][2]        [W][head_dim]       [W/2][head_dim][2]
+//             (W = 1: [head_dim])                           (W = 1: [head_dim])
+//   scales                                                  [2][W] float32: of keys, of values
 //
 // A key lane is a token: one vector instruction advances 16 scores by two (bf16) dimensions. A value pair is two
 // consecutive tokens of one dimension: one instruction advances 16 output dimensions by two tokens. Blocks of fewer
 // than 16 slots hold the same order cut into narrower tiles, so that gathering them into a full tile copies runs.
+//
+// Scales lie in the block, not in an array beside the pool: whatever copies, spills or counts blocks has them too, and a
+// full tile of bytes stays a whole number of cache lines.
 //
 // Values follow the keys of their tile, not all keys of the block: with blocks of 32 slots and more that was 1.3 times
 // as fast as first all keys (decode on Sapphire Rapids; the keys' reader prefetches the values beside them).
@@ -26,7 +31,7 @@
 
 namespace octavo {
 
-enum class KvType : std::uint8_t { f32, bf16 };
+enum class KvType : std::uint8_t { f32, bf16, fp8, int8 };
 
 // Tokens of a full tile. Every kernel computes on full tiles whatever the block size, so that the block size cannot
 // change a bit of the result.
@@ -36,7 +41,7 @@ constexpr std::int32_t tile_tokens = 16;
 // would keep one of several out-of-line copies, perhaps one that this machine cannot run.
 #define OCTAVO_INLINE [[gnu::always_inline]] inline
 
-// head_dim is a multiple of 8, block_size a power of two from 1 to 256; the caller checks. Indices count elements.
+// head_dim is a multiple of 8, block_size a power of two from 1 to 256; the caller checks.
 struct KvLayout {
     std::int32_t num_blocks;
     std::int32_t block_size;
@@ -45,15 +50,18 @@ struct KvLayout {
     std::int32_t head_dim;
     KvType type;
 
-    OCTAVO_INLINE std::size_t element_bytes() const { return type == KvType::bf16 ? 2 : 4; }
+    OCTAVO_INLINE std::size_t element_bytes() const { return type == KvType::f32 ? 4 : type == KvType::bf16 ? 2 : 1; }
+    OCTAVO_INLINE bool scaled() const { return element_bytes() == 1; }
     OCTAVO_INLINE std::int32_t tile_width() const { return block_size < tile_tokens ? block_size : tile_tokens; }
 
-    // Elements of a tile's keys, or of its values.
-    OCTAVO_INLINE std::size_t tile_elements() const { return std::size_t(tile_width()) * head_dim; }
-    // Elements of one head of a block, keys and values.
-    OCTAVO_INLINE std::size_t head_elements() const { return 2 * std::size_t(block_size) * head_dim; }
+    // Bytes of a tile's keys, or of its values; of a tile; of one head of a block.
+    OCTAVO_INLINE std::size_t tile_keys_bytes() const { return tile_width() * element_bytes() * head_dim; }
+    OCTAVO_INLINE std::size_t tile_bytes() const {
+        return 2 * (tile_keys_bytes() + (scaled() ? tile_width() * sizeof(float) : 0));
+    }
+    OCTAVO_INLINE std::size_t head_bytes() const { return block_size / tile_width() * tile_bytes(); }
     // Bytes of a block in one layer; the pool's block is num_layers of these.
-    OCTAVO_INLINE std::size_t block_bytes() const { return num_kv_heads * head_elements() * element_bytes(); }
+    OCTAVO_INLINE std::size_t block_bytes() const { return num_kv_heads * head_bytes(); }
     OCTAVO_INLINE std::size_t layer_bytes() const { return num_blocks * block_bytes(); }
     OCTAVO_INLINE std::size_t storage_bytes() const { return num_layers * layer_bytes(); }
 
@@ -62,17 +70,29 @@ struct KvLayout {
         return layer * layer_bytes() + block * block_bytes();
     }
 
-    // Element of dimension x of the key in a slot, relative to its head.
-    OCTAVO_INLINE std::size_t key_index(std::int32_t slot, std::int32_t x) const {
-        const std::size_t width = tile_width(), lane = slot % width, tile = slot / width * 2 * tile_elements();
-        return type == KvType::bf16 ? tile + (x / 2) * width * 2 + lane * 2 + x % 2 : tile + x * width + lane;
-    }
-    OCTAVO_INLINE std::size_t value_index(std::int32_t slot, std::int32_t x) const {
+    // First byte of dimension x of the key (value) in a slot, relative to its head.
+    OCTAVO_INLINE std::size_t key_offset(std::int32_t slot, std::int32_t x) const {
         const std::size_t width = tile_width(), lane = slot % width;
-        const std::size_t values = slot / width * 2 * tile_elements() + tile_elements();
-        if (type == KvType::f32 || width == 1) return values + lane * head_dim + x;
-        return values + lane / 2 * 2 * head_dim + std::size_t(x) * 2 + lane % 2;
+        const std::size_t index = type == KvType::f32 ? x * width + lane : (x / 2 * width + lane) * 2 + x % 2;
+        return tile_offset(slot) + index * element_bytes();
     }
+    OCTAVO_INLINE std::size_t value_offset(std::int32_t slot, std::int32_t x) const {
+        const std::size_t width = tile_width(), lane = slot % width;
+        const std::size_t index = type == KvType::f32 || width == 1
+                                      ? lane * head_dim + x
+                                      : lane / 2 * 2 * head_dim + std::size_t(x) * 2 + lane % 2;
+        return tile_offset(slot) + tile_keys_bytes() + index * element_bytes();
+    }
+    // Of the scale of the key (value) in a slot, relative to its head.
+    OCTAVO_INLINE std::size_t key_scale_offset(std::int32_t slot) const {
+        return tile_offset(slot) + 2 * tile_keys_bytes() + slot % tile_width() * sizeof(float);
+    }
+    OCTAVO_INLINE std::size_t value_scale_offset(std::int32_t slot) const {
+        return key_scale_offset(slot) + tile_width() * sizeof(float);
+    }
+
+private:
+    OCTAVO_INLINE std::size_t tile_offset(std::int32_t slot) const { return slot / tile_width() * tile_bytes(); }
 };
 
 // Copies one block of every layer; onto itself, it does nothing.

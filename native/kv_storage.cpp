@@ -1,10 +1,12 @@
 #include "kv_storage.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
-#include <limits>
 #include <stdexcept>
 #include <string>
+
+#include "kv_codes.h"
 
 namespace octavo {
 namespace {
@@ -47,38 +49,48 @@ void KvStorage::copy_blocks(const std::int32_t* pairs, std::int64_t count) {
 }
 
 void KvStorage::fill(float value) {
-    const std::size_t count = nbytes() / layout_.element_bytes();
-    if (layout_.type == KvType::bf16) {
+    if (layout_.scaled()) {
+        const int one = layout_.type == KvType::fp8 ? 0x38 : 0x01;  // the code of 1
+        const std::size_t codes = 2 * layout_.tile_keys_bytes(), tile = layout_.tile_bytes();
+        for (auto *at = static_cast<std::byte*>(data()), *end = at + nbytes(); at != end; at += tile) {
+            std::memset(at, one, codes);
+            for (std::size_t i = codes; i < tile; i += sizeof value) std::memcpy(at + i, &value, sizeof value);
+        }
+    } else if (layout_.type == KvType::bf16) {
         auto* out = static_cast<std::uint16_t*>(data());
-        for (std::size_t i = 0; i < count; ++i) out[i] = static_cast<std::uint16_t>(bf16_bits(value));
+        std::fill(out, out + nbytes() / 2, static_cast<std::uint16_t>(bf16_bits(value)));
     } else {
         auto* out = static_cast<float*>(data());
-        for (std::size_t i = 0; i < count; ++i) out[i] = value;
+        std::fill(out, out + nbytes() / 4, value);
     }
 }
 
-float KvStorage::element(std::size_t head_offset, std::size_t index) const {
-    const auto* at = static_cast<const std::byte*>(data()) + head_offset + index * layout_.element_bytes();
-    if (layout_.type == KvType::f32) {
-        float value;
-        std::memcpy(&value, at, sizeof value);
-        return value;
+float KvStorage::element(const std::byte* head, std::size_t offset, std::size_t scale_offset) const {
+    std::uint16_t bits = 0;
+    float value = 0;
+    switch (layout_.type) {
+        case KvType::f32: std::memcpy(&value, head + offset, sizeof value); return value;
+        case KvType::bf16:
+            std::memcpy(&bits, head + offset, sizeof bits);
+            return std::bit_cast<float>(std::uint32_t{bits} << 16);
+        default: break;
     }
-    std::uint16_t bits;
-    std::memcpy(&bits, at, sizeof bits);
-    return std::bit_cast<float>(std::uint32_t{bits} << 16);
+    std::memcpy(&value, head + scale_offset, sizeof value);
+    const auto code = static_cast<std::uint8_t>(head[offset]);
+    return value * (layout_.type == KvType::fp8 ? decode<KvType::fp8>(code) : decode<KvType::int8>(code));
 }
 
 void KvStorage::read(std::int32_t layer, std::int32_t block, std::int32_t slot, float* keys, float* values) const {
     check_index("layer", layer, layout_.num_layers);
     check_index("block", block, layout_.num_blocks);
     check_index("slot", slot, layout_.block_size);
-    for (std::int32_t head = 0; head < layout_.num_kv_heads; ++head) {
-        const std::size_t offset =
-            layout_.block_offset(layer, block) + head * layout_.head_elements() * layout_.element_bytes();
+    const auto* first = static_cast<const std::byte*>(data()) + layout_.block_offset(layer, block);
+    for (std::int32_t i = 0; i < layout_.num_kv_heads; ++i) {
+        const std::byte* head = first + i * layout_.head_bytes();
         for (std::int32_t x = 0; x < layout_.head_dim; ++x) {
-            keys[head * layout_.head_dim + x] = element(offset, layout_.key_index(slot, x));
-            values[head * layout_.head_dim + x] = element(offset, layout_.value_index(slot, x));
+            keys[i * layout_.head_dim + x] = element(head, layout_.key_offset(slot, x), layout_.key_scale_offset(slot));
+            values[i * layout_.head_dim + x] =
+                element(head, layout_.value_offset(slot, x), layout_.value_scale_offset(slot));
         }
     }
 }

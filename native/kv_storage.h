@@ -1,6 +1,7 @@
 // The pool's memory: the blocks that the memory manager counts. Layout: kv_layout.h.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kv_layout.h"
@@ -19,12 +20,13 @@ public:
 
     // (source, destination) pairs, in order. Throws std::invalid_argument for a block that does not exist.
     void copy_blocks(const std::int32_t* pairs, std::int64_t count);
+    // Every element of every slot; of a byte type exactly, through its scale.
     void fill(float value);
     // keys and values: [num_kv_heads][head_dim] of one slot.
     void read(std::int32_t layer, std::int32_t block, std::int32_t slot, float* keys, float* values) const;
 
 private:
-    float element(std::size_t head_offset, std::size_t index) const;
+    float element(const std::byte* head, std::size_t offset, std::size_t scale_offset) const;
 
     KvLayout layout_;
     HugeMapping memory_;

@@ -69,7 +69,10 @@ class Weight:
     def nbytes(self) -> int: ...
 
 class KVStorage:
-    """The pool's memory: num_blocks blocks of all layers. Layout: native/kv_layout.h."""
+    """The pool's memory: num_blocks blocks of all layers. Layout: native/kv_layout.h.
+
+    ``dtype`` is f32, bf16, fp8 (e4m3) or int8; the last two have a float32 scale for each key and each value of a head.
+    """
 
     def __init__(
         self,

@@ -76,9 +76,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def options(model: Path, dtype: str, **changes: Any) -> EngineOptions:
-    """``dtype`` bf16, f32, or int8: weights of bytes."""
+    """``dtype`` bf16, f32, int8 (weights of bytes), or fp8_kv and int8_kv: keys and values of bytes."""
     base = EngineOptions(model=str(model), num_blocks=400, max_num_seqs=64, seed=0, threads=2)
-    kept = {"quantization": dtype} if dtype == "int8" else {"dtype": dtype}
+    kept = {
+        "int8": {"quantization": "int8"},
+        "fp8_kv": {"kv_cache_dtype": "fp8"},
+        "int8_kv": {"kv_cache_dtype": "int8"},
+    }.get(dtype, {"dtype": dtype})
     return replace(base, **kept, **changes)  # type: ignore[arg-type]
 
 
@@ -86,7 +90,7 @@ def prompt(seed: int, tokens: int = PROMPT_TOKENS) -> list[int]:
     return np.random.default_rng(seed).integers(3, 200, tokens).tolist()
 
 
-@pytest.fixture(scope="module", params=["bf16", "f32", "int8"])
+@pytest.fixture(scope="module", params=["bf16", "f32", "int8", "fp8_kv", "int8_kv"])
 def dtype(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -7,13 +7,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+from kv_reference import HEAD_BYTES, KV_DTYPES, held
 
-from native_helpers import F32, Rows, every_dtype, every_path, from_bf16, run_program, runtime, to_bf16
+from native_helpers import F32, Rows, every_path, from_bf16, run_program, runtime, to_bf16
 from octavo import _native
 
 BLOCK_SIZES = [1, 2, 4, 8, 16, 32, 64, 128, 256]
 LAYERS, LAYER = 2, 1
+
+every_dtype = pytest.mark.parametrize("dtype", KV_DTYPES)
 
 
 @dataclass(frozen=True)
@@ -113,11 +115,10 @@ class Server:
 def check(path: str, shape: Shape, sequence: F32, begin: int, out: F32) -> None:
     """Compare ``out``, of the tokens from ``begin`` on, with float64 on the numbers that the path multiplies."""
     end, d = begin + len(out), shape.head_dim
-    rounds = shape.dtype == "bf16"
-    native_bf16 = rounds and path == "avx512_bf16"
+    native_bf16 = shape.dtype != "f32" and path == "avx512_bf16"
     heads = sequence[:end].reshape(end, -1, d)
     q = heads[begin:, : shape.heads] * np.float32(shape.scale)
-    kv = from_bf16(to_bf16(heads[:, shape.heads :])) if rounds else heads[:, shape.heads :]
+    kv = held(heads[:, shape.heads :], shape.dtype)
     q = (from_bf16(to_bf16(q)) if native_bf16 else q).astype(np.float64)
     k, v = np.split(kv.astype(np.float64), 2, axis=1)
     future = np.arange(end)[None, :] > np.arange(begin, end)[:, None]
@@ -290,10 +291,9 @@ def test_every_slot_keeps_its_keys_and_values(path: str, dtype: str, block_size:
     x = shape.tokens(length, block_size)
     server = Server(path, shape, [length])
     server.step({0: x}, attend=False)
-    slot_bytes = 2 * LAYERS * 3 * 24 * (2 if dtype == "bf16" else 4)
+    slot_bytes = 2 * LAYERS * 3 * HEAD_BYTES[dtype](24)
     assert server.kv.nbytes == server.blocks * block_size * slot_bytes
-    kv = x.reshape(length, -1, 24)[:, 3:]
-    expected: NDArray[np.float32] = from_bf16(to_bf16(kv)) if dtype == "bf16" else kv
+    expected = held(x.reshape(length, -1, 24)[:, 3:], dtype)
     for position in range(length):
         block = int(server.table[0, position // block_size])
         keys, values = server.kv.read(LAYER, block, position % block_size)

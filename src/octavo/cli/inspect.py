@@ -10,6 +10,7 @@ import click
 
 from octavo.cli.options import engine_flags, engine_options
 from octavo.core.errors import ConfigError
+from octavo.core.model_spec import DTYPE_BYTES, KV_SCALE_BYTES, ModelSpec
 
 
 @click.command("inspect")
@@ -47,10 +48,17 @@ def command(model_argument: str | None, as_json: bool, **flags: Any) -> None:
         f"{spec.name}: {spec.num_parameters:,} parameters, {spec.weight_dtype} weights\n"
         f"{spec.num_layers} layers, {spec.num_heads} heads on {spec.num_kv_heads} key-value heads of {spec.head_dim}, "
         f"vocabulary {spec.vocab_size:,}, context {spec.max_model_len:,} tokens\n"
-        f"A token: 2 x {spec.num_layers} layers x {spec.num_kv_heads} kv heads x {spec.head_dim} x "
-        f"{spec.kv_bytes_per_token // spec.kv_elements_per_token} bytes = {spec.kv_bytes_per_token:,} bytes; "
-        f"a block of {options.block_size}: {facts['block_bytes']:,} bytes\n"
+        f"A token: 2 x {spec.num_layers} layers x {spec.num_kv_heads} kv heads x {_head(spec)} = "
+        f"{spec.kv_bytes_per_token:,} bytes; a block of {options.block_size}: {facts['block_bytes']:,} bytes\n"
         f"A GiB: {facts['tokens_per_gib']:,} tokens"
     )
     for line in boot(spec, options, sizes):
         click.echo(line)
+
+
+def _head(spec: ModelSpec) -> str:
+    """What one head's key, or value, takes: its elements and its scale."""
+    element, scale = DTYPE_BYTES[spec.kv_dtype], KV_SCALE_BYTES[spec.kv_dtype]
+    if scale:
+        return f"({spec.head_dim} x {element} byte + {scale} of its scale)"
+    return f"{spec.head_dim} x {element} bytes"

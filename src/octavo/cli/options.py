@@ -10,6 +10,7 @@ import click
 
 from octavo.core.config import BLOCK_SIZES, MAX_NUM_BATCHED_TOKENS
 from octavo.core.errors import ConfigError
+from octavo.core.model_spec import KV_CACHE_DTYPES
 from octavo.llm.options import EngineOptions
 
 UNLIMITED = "unlimited"
@@ -72,6 +73,14 @@ POOL_FLAGS: Flags = (
         help="Element type of weights, and of the KV cache where nothing else is said; auto is bf16.",
     ),
     click.option(
+        "--kv-cache-dtype",
+        type=click.Choice(["auto", *KV_CACHE_DTYPES]),
+        default="auto",
+        show_default=True,
+        help="Element type of keys and values in the pool; auto is that of the weights. fp8 (fp8_e4m3) and int8 take"
+        " a byte, and four for the scale of each token and head.",
+    ),
+    click.option(
         "--block-size",
         type=int,
         default=16,
@@ -89,13 +98,6 @@ POOL_FLAGS: Flags = (
 """How big the pool is and what a block is. The simulator takes them too."""
 
 MEMORY_FLAGS: Flags = (
-    click.option(
-        "--kv-cache-dtype",
-        type=click.Choice(["auto", "bf16", "f32"]),
-        default="auto",
-        show_default=True,
-        help="Element type of keys and values in the pool; auto is that of the weights.",
-    ),
     click.option(
         "--gpu-memory-utilization",
         "memory_share",

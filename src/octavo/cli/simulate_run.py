@@ -25,7 +25,7 @@ from octavo.cli.simulate_workload import NUM_REQUESTS, build_workload
 from octavo.core.config import CacheConfig, SchedulerConfig
 from octavo.core.errors import ConfigError
 from octavo.core.events import Finished, StepRecord
-from octavo.core.model_spec import ModelSpec
+from octavo.core.model_spec import KV_CACHE_DTYPES, ModelSpec
 from octavo.core.ports import Sink
 from octavo.memory import sizing
 from octavo.simulation.content import VOCABULARY
@@ -145,7 +145,8 @@ def _spec(flags: dict[str, Any], profile: Profile | None) -> ModelSpec:
         sizes = {ours: own.get(ours, 1) for ours in SIZES.values()}
         spec = ModelSpec(name="custom", max_model_len=flags["max_model_len"] or 1 << 20, **sizes)
     dtype = "bf16" if flags["dtype"] == "auto" else flags["dtype"]
-    return replace(spec, kv_dtype=dtype, weight_dtype=dtype)
+    kept = flags["kv_cache_dtype"]
+    return replace(spec, kv_dtype=dtype if kept == "auto" else KV_CACHE_DTYPES[kept], weight_dtype=dtype)
 
 
 def _flag(name: str) -> str:

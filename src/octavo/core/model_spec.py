@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-DTYPE_BYTES = {"f32": 4, "bf16": 2}
-"""Bytes of one element of each element type that weights and KV storage may have."""
+DTYPE_BYTES = {"f32": 4, "bf16": 2, "fp8": 1, "int8": 1}
+"""Bytes of one element of each element type: weights may have the first two, keys and values in the pool all."""
+
+KV_SCALE_BYTES = {"f32": 0, "bf16": 0, "fp8": 4, "int8": 4}
+"""Bytes of the scale that each head's key, and each head's value, of each token has beside its elements."""
+
+KV_CACHE_DTYPES = {"f32": "f32", "bf16": "bf16", "fp8": "fp8", "fp8_e4m3": "fp8", "int8": "int8"}
+"""What a user may call the pool's element types (and auto: that of the weights), and our word for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,5 +45,6 @@ class ModelSpec:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes of one slot: 2 x layers x kv_heads x head_dim x bytes per element."""
-        return self.kv_elements_per_token * DTYPE_BYTES[self.kv_dtype]
+        """Bytes of one slot: 2 x layers x kv_heads x (head_dim x bytes per element + bytes of a scale)."""
+        head = self.head_dim * DTYPE_BYTES[self.kv_dtype] + KV_SCALE_BYTES[self.kv_dtype]
+        return 2 * self.num_layers * self.num_kv_heads * head

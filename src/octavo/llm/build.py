@@ -15,7 +15,7 @@ import psutil
 from octavo.core.config import CacheConfig, SchedulerConfig
 from octavo.core.errors import ConfigError
 from octavo.core.machine import usable_cores
-from octavo.core.model_spec import ModelSpec
+from octavo.core.model_spec import KV_CACHE_DTYPES, ModelSpec
 from octavo.core.ports import Sink
 from octavo.engine.engine import Engine
 from octavo.execution.cpu_executor import CpuExecutor
@@ -57,7 +57,7 @@ def open_model(options: EngineOptions) -> LoadedModel:
     )
     if options.kv_cache_dtype == "auto":
         return model
-    return replace(model, spec=replace(model.spec, kv_dtype=options.kv_cache_dtype))
+    return replace(model, spec=replace(model.spec, kv_dtype=KV_CACHE_DTYPES[options.kv_cache_dtype]))
 
 
 def size_pool(options: EngineOptions, spec: ModelSpec) -> Sizes:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from octavo.core.config import MAX_NUM_BATCHED_TOKENS, AllocatorName, Placement, Preemption, QueueOrder
 from octavo.core.errors import ConfigError
+from octavo.core.model_spec import KV_CACHE_DTYPES
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,7 @@ class EngineOptions:
     quantization: str | None = None
     """How linear layers are kept: int8, gguf (in the file's own Q4_0, Q4_1 or Q8_0 blocks), or None: in ``dtype``."""
     kv_cache_dtype: str = "auto"
-    """Element type of keys and values in the pool: auto (that of the weights), bf16 or f32."""
+    """Element type of keys and values in the pool: auto (that of the weights), or a key of ``KV_CACHE_DTYPES``."""
     max_model_len: int | None = None
     """Tokens of prompt + output; None is the model's own maximum."""
     max_num_seqs: int = 128
@@ -51,9 +52,10 @@ class EngineOptions:
             raise ConfigError(
                 f"dtype {self.dtype!r} is not supported; choose auto, bf16 or f32", param="--dtype"
             )
-        if self.kv_cache_dtype not in ("auto", "bf16", "f32"):
+        if self.kv_cache_dtype not in ("auto", *KV_CACHE_DTYPES):
+            known = ", ".join(("auto", *KV_CACHE_DTYPES))
             raise ConfigError(
-                f"KV cache dtype {self.kv_cache_dtype!r} is not supported; choose auto, bf16 or f32",
+                f"KV cache dtype {self.kv_cache_dtype!r} is not supported; choose one of {known}",
                 param="--kv-cache-dtype",
             )
         if not 0 < self.memory_share <= 1:

@@ -19,7 +19,7 @@ def blocks_for(tokens: int, block_size: int) -> int:
 
 
 def block_bytes(spec: ModelSpec, block_size: int) -> int:
-    """Bytes of one block: 2 x layers x block_size x kv_heads x head_dim x bytes per element."""
+    """Bytes of one block: 2 x layers x block_size x kv_heads x (head_dim x bytes per element + bytes of a scale)."""
     if block_size not in BLOCK_SIZES:
         sizes = ", ".join(map(str, BLOCK_SIZES))
         raise ConfigError(

@@ -111,6 +111,8 @@ def test_models_by_name_file_and_numbers(simulate: Simulate, tmp_path: Path) -> 
     assert simulate(*flags, *numbers).json["pool"]["bytes"] == 100 * 16 * 2 * 2 * 2 * 16 * 2
     changed = simulate(*flags, "--model-spec", "qwen3-8b", "--dtype", "f32").json
     assert changed["pool"]["bytes"] == 100 * 16 * 147_456 * 2
+    narrow = simulate(*flags, "--model-spec", "qwen3-8b", "--kv-cache-dtype", "fp8_e4m3").json
+    assert narrow["pool"]["bytes"] == 100 * 16 * 76_032
     (tmp_path / "config.json").write_text(json.dumps({**config, "hidden_size": "64"}))
     refused = simulate(*flags, "--model-spec", str(tmp_path))
     assert refused.code == 2 and "hidden_size is '64'" in refused.err

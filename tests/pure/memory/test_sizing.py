@@ -43,6 +43,16 @@ def test_element_size_counts() -> None:
     assert sizing.block_bytes(spec(2, 1, 4, "f32"), 8) == 2 * 2 * 8 * 1 * 4 * 4
 
 
+@pytest.mark.parametrize("kv_dtype", ["fp8", "int8"])
+def test_bytes_count_with_their_scales(kv_dtype: str) -> None:
+    assert sizing.block_bytes(spec(2, 1, 8, kv_dtype), 8) == 2 * 2 * 8 * 1 * (8 + 4)
+    article = spec(36, 8, 128, kv_dtype)
+    assert article.kv_bytes_per_token == 2 * 36 * 8 * (128 + 4) == 76_032
+    assert sizing.tokens_per_gib(article) == 14_122  # beside 7,281 of bf16: 1.94 times
+    pool = sizing.pool_bytes(25_327, QWEN3_4B, 16)
+    assert sizing.blocks_in(pool, article, 16) == 49_119
+
+
 def test_partial_blocks_count_whole() -> None:
     assert [sizing.blocks_for(tokens, 16) for tokens in (0, 1, 16, 17)] == [0, 1, 1, 2]
     assert sizing.max_concurrency(10, 16, 17) == 5.0
