@@ -35,6 +35,10 @@ class LazyGroup(click.Group):
             "octavo.cli.bench",
             "Time decode steps of this machine's engine, operator by operator on demand.",
         ),
+        "explain-cache": (
+            "octavo.cli.explain_cache",
+            "What the prefix cache found in a recorded run, and which prompts nearly shared a prefix.",
+        ),
         "profile": ("octavo.cli.profile", "Time this machine's engine, for octavo simulate --profile."),
     }
 
