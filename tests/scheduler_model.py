@@ -337,7 +337,8 @@ def settings() -> Iterator[SchedulerConfig]:
             for preemption in ("recompute", "restart"):
                 for budget in (None, 5, 64):
                     for watermark in (0, 2):
-                        yield SchedulerConfig(6, budget, 60, watermark, order, queue, preemption)
+                        for wait in (False, True):
+                            yield SchedulerConfig(6, budget, 60, watermark, order, queue, preemption, wait)
 
 
 CONFIGS = list(settings())

@@ -72,6 +72,7 @@ def make_case(seed: int) -> Case:
         order="admission_first" if rng.random() < 0.4 else "decode_first",
         queue="priority" if rng.random() < 0.4 else "fcfs",
         preemption="restart" if rng.random() < 0.5 else "recompute",
+        prefix_wait=seed % 8 < 4,
     )
     arrivals = _arrivals(rng, allocator)
     return Case(seed, cache, limits, arrivals, _aborts(rng, arrivals))

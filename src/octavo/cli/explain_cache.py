@@ -119,8 +119,8 @@ def _lines(facts: dict[str, Any]) -> list[str]:
             f"{number}. {group['prompts']:,} prompts differ from token {group['position']:,} on, for "
             f"{group['differing_tokens']:,} tokens, and are alike again for {group['alike_again']:,}:",
             *(f"     {one['request_id']}: {_shown(one)}" for one in group["examples"]),
-            f"   found of each other: {group['found_before']:,} of {group['prompt_tokens']:,} tokens; with this part at "
-            f"the end of the prompt: {group['found_after']:,} ({group['gain']:+,})",
+            f"   found of each other: {group['found_before']:,} of {group['prompt_tokens']:,} tokens; with this part "
+            f"at the end of the prompt: {group['found_after']:,} ({group['gain']:+,})",
         ]
     return lines
 

@@ -146,6 +146,12 @@ SCHEDULER_FLAGS: Flags = (
         help="Keep the blocks of ended requests findable by content.",
     ),
     click.option(
+        "--prefix-wait/--no-prefix-wait",
+        default=True,
+        show_default=True,
+        help="Let requests that arrive together with the same prefix compute it once: later ones wait for the first.",
+    ),
+    click.option(
         "--watermark-blocks",
         type=int,
         default=0,

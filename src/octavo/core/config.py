@@ -65,6 +65,9 @@ class SchedulerConfig:
     """fcfs: by arrival. priority: by ``Request.priority`` (lower first), then arrival."""
     preemption: Preemption = "recompute"
     """What a victim keeps: its generated tokens (recompute) or nothing (restart)."""
+    prefix_wait: bool = False
+    """Whether the queue's head waits for blocks of its prefix that a running request is computing, where that spares
+    it at least half of its own work."""
     thrash_preemptions: int | None = None
     """Preemptions within ``thrash_window`` at which admission pauses; None never pauses it."""
     thrash_window: int = 64

@@ -117,6 +117,7 @@ def build_session(
         watermark_blocks=options.watermark_blocks,
         queue=options.queue,
         preemption=options.preemption,
+        prefix_wait=options.prefix_wait,
         thrash_preemptions=options.thrash_preemptions,
         thrash_window=options.thrash_window,
     )

@@ -37,6 +37,8 @@ class EngineOptions:
     watermark_blocks: int = 0
     queue: QueueOrder = "fcfs"
     preemption: Preemption = "recompute"
+    prefix_wait: bool = True
+    """Whether requests that arrive together with the same prefix compute it once: the later ones wait for the first."""
     thrash_preemptions: int | None = None
     """Preemptions within ``thrash_window`` steps at which admission pauses; None never pauses it."""
     thrash_window: int = 64

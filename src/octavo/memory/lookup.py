@@ -110,6 +110,8 @@ class LookupTotals:
     """With a cache of this block size that forgets nothing; at least, because memory of the past is bounded."""
     tokens_hit_ever_by_token: int = 0
     """With such a cache and blocks of one token; at least."""
+    waits: int = 0
+    """Requests that were held back until a running one had computed their prefix."""
     tokens_below_block: int = 0
     """Behind the last full block that was looked up."""
 

@@ -193,6 +193,18 @@ class Lookups:
         pairs = zip(names, theirs, strict=False)
         return next((i for i, (one, other) in enumerate(pairs) if one != other), min(len(names), len(theirs)))
 
+    def awaited(self, claim: Claim) -> tuple[int, int] | None:
+        """Of a request that waits: (leading full blocks that are found, blocks behind them that one running row will
+        compute); None if no row is computing the first that is missing."""
+        if self.unasked is not None or not claim.lookup:
+            return None
+        blocks = (len(claim.token_ids) - 1) // self._size
+        names = self._cache.names_of(claim.chain, claim.token_ids, blocks)
+        index = self._cache.index
+        found = next((i for i, name in enumerate(names) if name not in index), blocks)
+        row = None if found == blocks else self.computing(names[found], found)
+        return None if row is None else (found, self.common(row, names[found:], found))
+
     def _row(self, serial: int) -> int | None:
         """The row of an admission; None if it has lost it, or was too long ago."""
         found, row, _, _ = self._takers[serial % TAKERS_MAX]

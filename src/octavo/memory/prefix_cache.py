@@ -68,6 +68,11 @@ class PrefixCache:
         self._name(chain, token_ids, blocks)
         return chain.digests[blocks - 1] in self.index
 
+    def names_of(self, chain: HashChain, token_ids: NDArray[np.int32], blocks: int) -> list[bytes]:
+        """Names of the leading ``blocks`` full blocks of ``token_ids``."""
+        self._name(chain, token_ids, blocks)
+        return chain.digests[:blocks]
+
     def _name(self, chain: HashChain, token_ids: NDArray[np.int32], blocks: int) -> None:
         if len(chain.digests) < blocks:
             self._name_alike(chain, token_ids, blocks)

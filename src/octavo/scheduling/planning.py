@@ -10,6 +10,7 @@ from octavo.core.plan import NO_FORKS, RowStart, StepPlan
 from octavo.scheduling.beams import carry_out
 from octavo.scheduling.ledger import Ledger
 from octavo.scheduling.policies import UNLIMITED, deal, victim
+from octavo.scheduling.prefix_wait import PrefixWait
 from octavo.scheduling.sequence import Sequence
 from octavo.scheduling.thrash import ThrashGuard
 
@@ -25,6 +26,7 @@ class Planner:
         self._steady = False
         """Whether every running sequence decodes one token in this step."""
         self._guard = ThrashGuard.of(ledger.config)
+        self._wait = PrefixWait(ledger.running, ledger.allocator) if ledger.config.prefix_wait else None
 
     def plan(self) -> StepPlan:
         ledger = self._ledger
@@ -195,7 +197,7 @@ class Planner:
         while budget > 0 and rows > 0 and len(waiting):
             sequence = waiting.head()
             needed = 1 if sequence.group is None else 1 + sequence.spare_rows
-            if needed > rows:
+            if needed > rows or (self._wait is not None and self._wait.holds(sequence)):
                 break
             row = ledger.free_rows[-1]
             headroom = self._config.watermark_blocks if running.count else 0

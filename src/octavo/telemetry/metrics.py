@@ -325,6 +325,10 @@ class Metrics:
             "prefix_cache_queries": ("Prompt tokens looked up in the pool, each once.", totals.queries),
             "prefix_cache_hits": ("Prompt tokens found in the pool.", totals.hits),
             "prefix_cache_blocks": ("Full blocks of prompts.", lookups.blocks),
+            "prefix_cache_waits": (
+                "Requests that were held back until a running one had computed their prefix.",
+                lookups.waits,
+            ),
             "prefix_cache_block_hits": ("Full blocks of prompts found in the pool.", lookups.hits),
             "prefix_cache_hits_without_evictions": (
                 "Prompt tokens that a pool without limit would have found, as far as is remembered.",
