@@ -64,7 +64,7 @@ def open_page(browser: Browser) -> Iterator[OpenPage]:
         )
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(60_000)  # a busy machine says nothing about the page
 
         def on_console(message: ConsoleMessage) -> None:
             if message.type in ("error", "warning"):
