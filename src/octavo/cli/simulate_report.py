@@ -91,6 +91,22 @@ def _pool(found: dict[str, Any]) -> list[str]:
         f"Held slots that hold a token: {100 * found['effective']:.2f} %",
         f"Prefix hits: {100 * found['hit_rate']:.2f} % of the prompt tokens; "
         f"{found['blocks_evicted']:,} blocks evicted",
+        *_lookups(found.get("lookups")),
         f"Preemptions: {found['preemptions']:,}; {found['tokens_recomputed']:,} tokens computed again, "
         f"{found['tokens_discarded']:,} discarded; {found['blocked_steps']:,} steps blocked by external fragmentation",
+    ]
+
+
+def _lookups(found: dict[str, Any] | None) -> list[str]:
+    """Why blocks were not found, and what other pools would have found; nothing where none was looked up."""
+    if found is None or not found["tokens"]:
+        return []
+    misses = ", ".join(
+        f"{count:,} {name.replace('_', ' ')}" for name, count in found["misses"].items() if count
+    )
+    rates = found["hit_rates"]
+    return [
+        f"Prefix blocks: {found['hits']:,} of {found['blocks']:,} found; not found: {misses or 'none'}",
+        f"A pool without limit would have found at least {100 * rates['without_evictions']:.2f} % of the prompt "
+        f"tokens, with blocks of one token {100 * rates['by_token']:.2f} %",
     ]

@@ -28,6 +28,7 @@ from octavo.core.events import Finished, StepRecord
 from octavo.core.model_spec import KV_CACHE_DTYPES, ModelSpec
 from octavo.core.ports import Sink
 from octavo.memory import sizing
+from octavo.memory.lookup import LookupTotals
 from octavo.simulation.content import VOCABULARY
 from octavo.simulation.conversations import Conversations
 from octavo.simulation.cost_model import Profile, RooflineProfile
@@ -254,7 +255,15 @@ def facts(setup: Setup, simulation: Simulation) -> dict[str, Any]:
         "requests_unfinished": scheduler.num_running + scheduler.num_waiting,
         "turns_unasked": workload.turns_unasked if isinstance(workload, Conversations) else 0,
         **simulation.report.as_dict(),
+        "lookups": _lookups(scheduler.allocator.lookups.totals),
     }
+
+
+def _lookups(totals: LookupTotals) -> dict[str, Any]:
+    """Of the whole run, its warm-up included: what is in the pool does not begin with the measurement."""
+    achieved, without_evictions, by_token = totals.rates()
+    rates = {"achieved": achieved, "without_evictions": without_evictions, "by_token": by_token}
+    return {**asdict(totals), "hit_rates": rates}
 
 
 def run_workload(flags: dict[str, Any]) -> None:

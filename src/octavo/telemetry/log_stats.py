@@ -37,4 +37,11 @@ class StatsLine:
             f"Running: {record.running} reqs, Waiting: {record.waiting} reqs, {preemptions}"
             f"{self._device} KV cache usage: {100 * record.pool.live / record.pool.total:.1f}%, "
             f"Prefix cache hit rate: {100 * totals.hits / totals.queries if totals.queries else 0:.1f}%"
+            f"{self._lost()}"
         )
+
+    def _lost(self) -> str:
+        """What a larger pool would have found, where that is a point or more: else the line stays as people know it."""
+        achieved, without_evictions, _ = self._metrics.lookups.rates()
+        lost = without_evictions - achieved >= 0.01
+        return f" (without evictions: {100 * without_evictions:.1f}%)" if lost else ""

@@ -77,6 +77,11 @@ def test_shared_prefixes_hit(simulate: Simulate) -> None:
     plain = simulate(*SMALL, *WORK, "--json").json
     shared = simulate(*SMALL, *WORK, "--shared-prefix", "64:2", "--json").json
     assert (plain["hit_rate"] == 0.0) and shared["hit_rate"] > 0.2
+    lookups = shared["lookups"]
+    assert lookups["hits"] + sum(lookups["misses"].values()) == lookups["blocks"]
+    rates = lookups["hit_rates"]
+    assert rates["achieved"] == shared["hit_rate"] <= rates["without_evictions"] <= rates["by_token"]
+    assert "A pool without limit would have found" in simulate(*SMALL, *WORK, "--shared-prefix", "64:2").out
 
 
 def test_conversations_find_their_history(simulate: Simulate) -> None:

@@ -12,7 +12,7 @@ from octavo.core.plan import FinishReason
 from octavo.telemetry.histogram import ArrayHistogram
 from octavo.telemetry.log_stats import StatsLine
 from octavo.telemetry.metrics import Metrics
-from scheduler_helpers import Bench
+from scheduler_helpers import Bench, make_request
 
 
 class Counted:
@@ -29,6 +29,7 @@ class Counted:
             caching=bool(config.get("caching")),
             cache_config={"block_size": "4"},
             shared_blocks=lambda: 0,
+            lookups=self.bench.scheduler.allocator.lookups.totals,
         )
         self.now = 0.0
 
@@ -133,6 +134,40 @@ def test_prefix_hits_are_tokens() -> None:
     assert values["prefix_cache_missed_tokens_total:not_found"] == 8, "two blocks that nobody had computed"
 
 
+def test_misses_are_blocks_and_sum_to_all_that_were_not_found() -> None:
+    counted = Counted(blocks=8, caching=True)
+    for name, prompt in (("a", range(1, 14)), ("b", range(50, 71)), ("c", range(1, 14)), ("d", range(1, 12))):
+        counted.add(name, prompt, 2)
+        counted.drain()
+    counted.bench.scheduler.add(make_request("e", 9, 2, prompt_logprobs=0))
+    counted.drain()
+    values = counted.values()
+    misses = {name: value for name, value in values.items() if name.startswith("prefix_cache_misses_total")}
+    assert values["prefix_cache_blocks_total"] == 3 + 5 + 3 + 2 + 2
+    assert (
+        sum(misses.values()) == values["prefix_cache_blocks_total"] - values["prefix_cache_block_hits_total"]
+    )
+    assert misses["prefix_cache_misses_total:not_looked_up"] == 2
+    assert (
+        misses["prefix_cache_misses_total:evicted"] >= 1
+        and misses["prefix_cache_misses_total:never_seen"] == 8
+    )
+    assert values["prefix_cache_hits_total"] == 4 * values["prefix_cache_block_hits_total"]
+    assert values["prefix_cache_hits_without_evictions_total"] == 12 + 8
+    assert values["prefix_cache_hits_by_token_total"] == 12 + 10
+
+
+def test_the_line_says_what_evictions_cost() -> None:
+    counted = Counted(blocks=6, caching=True)
+    line = StatsLine(counted.metrics, 0.0)
+    for name, prompt in (("a", range(1, 14)), ("b", range(50, 71)), ("c", range(1, 14))):
+        counted.add(name, prompt, 2)
+        counted.drain()
+    found = line.line(counted.now)
+    assert found is not None
+    assert found.endswith("(without evictions: 25.5%)"), "12 of 47 tokens"
+
+
 def test_a_prompt_shorter_than_a_block_says_why_it_is_not_found() -> None:
     counted = Counted(caching=True)
     for name in ("a", "b"):
@@ -140,7 +175,9 @@ def test_a_prompt_shorter_than_a_block_says_why_it_is_not_found() -> None:
         counted.steps(2)
     values = counted.values()
     assert values["prefix_cache_hits_total"] == 0
-    assert values["prefix_cache_missed_tokens_total:partial_block"] == values["prefix_cache_queries_total"] == 8
+    assert (
+        values["prefix_cache_missed_tokens_total:partial_block"] == values["prefix_cache_queries_total"] == 8
+    )
 
 
 def test_without_a_cache_nothing_is_looked_up() -> None:
