@@ -54,7 +54,9 @@ class Continuations:
     def common(self, parent: int, tokens: NDArray[np.int32]) -> int:
         """How many of these tokens, at most a block's, some remembered continuation of ``parent`` begins with."""
         line, most = parent & int(self._mask), 0
-        for way in (self._keys[line] == np.uint64(parent)).nonzero()[0].tolist():
+        for way, key in enumerate(self._keys[line].tolist()):
+            if key != parent:
+                continue
             length = min(int(self._filled[line, way]), len(tokens))
             differs = self._tokens[line, way, :length] != tokens[:length]
             most = max(most, int(differs.argmax()) if differs.any() else length)

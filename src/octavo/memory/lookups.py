@@ -297,7 +297,8 @@ class Lookups:
 
     def evicted(self, names: list[bytes], idle_since: NDArray[np.integer], rows: NDArray[np.intp]) -> None:
         """Blocks with these names, without an owner since these steps, lost their content to these rows; all [k]."""
-        self._lose(names, idle_since, np.broadcast_to(self._serials[rows], len(names)))
+        takers = self._serials[rows]
+        self._lose(names, idle_since, takers if len(rows) == len(names) else takers.repeat(len(names)))
 
     def reset(self, names: list[bytes]) -> None:
         """These lost their content for nobody."""
