@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from octavo import LLM, SamplingParams
+from octavo import LLM, BeamParams, SamplingParams
 from server_process import ServerProcess, serving
 
 SECONDS = float(os.environ.get("OCTAVO_SOAK_SECONDS", "120"))
@@ -51,12 +51,15 @@ IMPOSSIBLE = (
 )
 
 
+BEAMS: dict[str, Any] = {"use_beam_search": True, "best_of": 3}
+Expected = list[list[list[int]]]
+"""Tokens of each prompt's sampled answer, and of its best beam."""
+
+
 class Client:
     """Asks over and over, on a new connection each time, over a plain socket: 200 of a real library cost too much."""
 
-    def __init__(
-        self, port: int, seed: int, expected: list[list[int]], seen: Counter[str], right: set[str]
-    ) -> None:
+    def __init__(self, port: int, seed: int, expected: Expected, seen: Counter[str], right: set[str]) -> None:
         """``right`` gets the ids of the answers that were compared."""
         self.port = port
         self.random = random.Random(seed)
@@ -69,9 +72,13 @@ class Client:
             await asyncio.wait_for(self.ask(), 60)
 
     async def ask(self) -> None:
-        kind = self.random.choices(("stream", "whole", "leave", "impossible"), (4, 3, 3, 1))[0]
+        kinds = ("stream", "whole", "leave", "choices", "beams", "impossible")
+        kind = self.random.choices(kinds, (8, 6, 6, 2, 1, 2))[0]
         number = self.random.randrange(len(PROMPTS))
-        sent = json.dumps(body(number, stream=kind in ("stream", "leave"))).encode()
+        several = {"choices": {"n": 3}, "beams": BEAMS}.get(kind, {})
+        if kind == "leave":
+            several = self.random.choice(({}, {"n": 2}))
+        sent = json.dumps(body(number, stream=kind in ("stream", "leave"), **several)).encode()
         if kind == "impossible":
             sent = self.random.choice(IMPOSSIBLE)
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
@@ -105,12 +112,15 @@ class Client:
         else:
             whole = json.loads(text.partition("\r\n\r\n")[2])
             answer, tokens = whole["id"], whole["choices"][0]["token_ids"]
-        assert tokens == self.expected[number], "pressure has changed an answer"
+            if kind == "choices":
+                assert len({tuple(choice["token_ids"]) for choice in whole["choices"]}) == 3
+        answers, beams = self.expected
+        assert tokens == (beams if kind == "beams" else answers)[number], "pressure has changed an answer"
         self.right.add(answer)
         self.seen[kind] += 1
 
 
-async def crowd(server: ServerProcess, expected: list[list[int]]) -> tuple[Counter[str], set[str], list[int]]:
+async def crowd(server: ServerProcess, expected: Expected) -> tuple[Counter[str], set[str], list[int]]:
     """(what the clients saw, ids of the answers that were compared, resident bytes after each third)."""
     seen: Counter[str] = Counter()
     right: set[str] = set()
@@ -128,8 +138,12 @@ def test_a_crowd(model: str) -> None:
     sampling = [
         SamplingParams(max_tokens=TOKENS, ignore_eos=True, seed=number) for number in range(len(PROMPTS))
     ]
-    outputs = LLM(model, num_blocks=2000).generate(PROMPTS, sampling, use_tqdm=False)
-    expected = [output.outputs[0].token_ids for output in outputs]
+    search = SamplingParams(max_tokens=TOKENS, ignore_eos=True, beam=BeamParams(width=BEAMS["best_of"]))
+    llm = LLM(model, num_blocks=2000)
+    expected = [
+        [output.outputs[0].token_ids for output in llm.generate(PROMPTS, params, use_tqdm=False)]
+        for params in (sampling, search)
+    ]
     # A request needs 5 or 6 blocks of 16; 200 blocks hold a fifth of the clients. The queue holds 100.
     with serving(
         model, "--num-gpu-blocks-override", "200", "--max-num-queued-reqs", "100", "--thrash-preemptions", "8",
@@ -149,7 +163,7 @@ def test_a_crowd(model: str) -> None:
         f"\n{dict(seen)}, {preemptions:.0f} preemptions ({len(preempted & right)} of them compared), ", end=""
     )
     print(f"{len(server.lines)} lines, {[size >> 20 for size in resident]} MiB resident")
-    assert min(seen[kind] for kind in ("stream", "whole", "left", "400")) > 0
+    assert min(seen[kind] for kind in ("stream", "whole", "left", "choices", "beams", "400")) > 0
     assert preemptions > 0
     assert preempted & right, "no preempted answer was compared"
     assert growth < GROWTH_MAX, "memory grows"
