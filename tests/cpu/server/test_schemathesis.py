@@ -27,7 +27,7 @@ PATHS = (
         "/version",
         "/load",
     ),
-    *("/state", "/metrics", "/reset_prefix_cache"),
+    *("/state", "/metrics", "/debug/prefix/{request_id}", "/reset_prefix_cache"),
 )
 WRONG, RIGHT = schemathesis.GenerationMode.NEGATIVE, schemathesis.GenerationMode.POSITIVE
 
