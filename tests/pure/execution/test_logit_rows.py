@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from octavo.core.plan import StepPlan
@@ -75,3 +77,15 @@ def test_a_prompt_of_one_token_and_a_chunk_that_only_recomputes() -> None:
     found = logit_rows(plan((3, 0, 1, True), (4, 5, 3, True)), scoring(r3=1, r4=6))
     assert found.prompts == ()
     assert found.tokens.tolist() == [0, 3]
+
+
+def test_forks_are_sampled_from_their_parents_logits() -> None:
+    forking = replace(
+        plan((3, 0, 6, True), (5, 6, 0, True), (2, 6, 0, True), (7, 4, 1, True)),
+        forks=np.array([[3, 5], [3, 2]], np.int32),
+    )
+    found = logit_rows(forking, {})
+    assert found.tokens.tolist() == [5, 6] and found.sampled.tolist() == [0, 0, 0, 1]
+    scored = logit_rows(forking, scoring(r3=6, r5=6))
+    assert scored.tokens.tolist() == [0, 1, 2, 3, 4, 5, 6] and scored.sampled.tolist() == [5, 5, 5, 6]
+    assert [prompt.row for prompt in scored.prompts] == [3], "the prompt is scored once"

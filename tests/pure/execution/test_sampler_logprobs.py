@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sampler_cases import make_request
 
 from octavo.execution.sampler import Sampler
-from octavo.execution.sampler_logprobs import token_logprobs
+from octavo.execution.sampler_logprobs import candidates, token_logprobs
 
 some_logits = st.lists(st.integers(-200, 200).map(lambda tenths: tenths / 10), min_size=1, max_size=30)
 
@@ -52,3 +52,18 @@ def test_prompt_logprobs_stop_at_the_prompts_end() -> None:
     assert [entry.token_id for entry in found] == [3, 0]
     assert found[0].logprob == token_logprobs(logits[0], 3, 2).logprob
     assert found[1].top_ids.tolist() == token_logprobs(logits[1], 0, 2).top_ids.tolist()
+
+
+def test_candidates_of_a_beam_are_the_likeliest_tokens_over_the_whole_vocabulary() -> None:
+    logits = np.random.default_rng(3).normal(size=50).astype(np.float32)
+    exact = logits - np.log(np.exp(logits.astype(np.float64)).sum())
+    order = np.argsort(-logits)
+    ends = frozenset({int(order[1]), int(order[30])})
+    found = candidates(logits, 6, ends, ends_allowed=True)
+    assert found.token_ids.tolist() == order[:6].tolist()
+    np.testing.assert_allclose(found.logprobs, exact[order[:6]], atol=1e-6)
+    assert found.stops.tolist() == [False, True, False, False, False, False]
+    early = candidates(logits, 6, ends, ends_allowed=False)
+    assert early.token_ids.tolist() == [order[0], *order[2:7].tolist()] and not early.stops.any()
+    np.testing.assert_allclose(early.logprobs, exact[early.token_ids], atol=1e-6)
+    assert len(candidates(logits, 1_000, ends, ends_allowed=False).token_ids) == 48

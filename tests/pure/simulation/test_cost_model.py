@@ -54,6 +54,14 @@ def test_features_of_decode_and_of_chunks() -> None:
     assert features(plan([], [], [])) == PlanFeatures(0, 0, 0, 0, 0)
 
 
+def test_rows_that_fork_cost_nothing() -> None:
+    """Three tokens end a prompt of 8, two rows fork from it, and one decodes: as many tokens as rows."""
+    forking = replace(
+        plan([5, 8, 8, 20], [3, 0, 0, 1], [True] * 4), forks=np.array([[0, 1], [0, 2]], np.int32)
+    )
+    assert features(forking) == features(plan([5, 20], [3, 1], [True, True]))
+
+
 def test_features_do_not_overflow() -> None:
     found = features(plan([1_000_000] * 3, [100_000] * 3, [True] * 3))
     assert found.pairs == 3 * (10**11 + 100_000 * 100_001 // 2)
