@@ -112,7 +112,8 @@ def _lines(facts: dict[str, Any]) -> list[str]:
     if not facts["groups"]:
         return [*lines, "No near misses: no prompts hold the same text behind a part that differs"]
     shown, all_ = len(facts["groups"]), facts["near_misses"]
-    lines.append(f"Near misses: {shown} of {all_} groups" if shown < all_ else f"Near misses: {all_} groups")
+    counted = "1 group" if all_ == 1 else f"{all_:,} groups"
+    lines.append(f"Near misses: {shown} of {counted}" if shown < all_ else f"Near misses: {counted}")
     for number, group in enumerate(facts["groups"], start=1):
         lines += [
             "",
