@@ -12,7 +12,7 @@ namespace {
 struct Lanes {
     static constexpr int width = 8;
     static constexpr int panel = 16;
-    static constexpr int rows = 3, few_rows = 1;
+    static constexpr int rows = 3;
 
     using Words = __m256i;
     using Floats = __m256;

@@ -12,7 +12,7 @@ struct Lanes {
     static constexpr int width = 16;
     static constexpr int panel = 32;
     static constexpr bool unsigned_codes = true;
-    static constexpr int rows = 6, few_rows = 3;  // two accumulators an output, codes and float32, of 32 registers
+    static constexpr int rows = 6;  // two accumulators an output, codes and float32, of 32 registers
 
     using Words = __m512i;
     using Floats = __m512;

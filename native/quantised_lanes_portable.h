@@ -12,7 +12,7 @@ struct Lanes {
     static constexpr int width = 4;
     static constexpr int panel = 8;
     static constexpr bool unsigned_codes = false;
-    static constexpr int rows = 2, few_rows = 1;
+    static constexpr int rows = 2;
 
     typedef std::int32_t Words __attribute__((vector_size(16)));
     typedef std::int16_t Shorts __attribute__((vector_size(16)));

@@ -42,14 +42,10 @@ inline void store_tile(const Tile& tile, const Lanes::Floats (&sum)[R][V]) {
     }
 }
 
-// The v-th register of one k-quad of P panels.
-inline Lanes::Words weights_at(const Tile& tile, const char* weight, int v) {
-    return Lanes::load(weight + v / kVectors * tile.panel_bytes + v % kVectors * kVectorBytes);
-}
+// The v-th register of one k-quad.
+inline Lanes::Words weights_at(const char* weight, int v) { return Lanes::load(weight + v * kVectorBytes); }
 
-inline Lanes::Floats halves_at(const Tile& tile, const char* weight, int v) {
-    return Lanes::halves(weight + v / kVectors * tile.panel_bytes + v % kVectors * kVectorBytes / 2);
-}
+inline Lanes::Floats halves_at(const char* weight, int v) { return Lanes::halves(weight + v * kVectorBytes / 2); }
 
 template <bool, class First, class Second>
 struct Choice { using type = First; };
@@ -71,16 +67,16 @@ struct QuantisedTiles {
         return reinterpret_cast<const Scale*>(x + row * x_group_bytes + group);
     }
 
-    template <int R, int P>
-    static void dot_group(const Tile& tile, const char* x, const char* weight, Fetcher<kQuadLines, P>& fetcher,
-                          typename Dot::Sum (&sum)[R][P * kVectors]) {
-        constexpr int V = P * kVectors, halves = FourBits ? 2 : 1;
+    template <int R>
+    static void dot_group(const char* x, const char* weight, Fetcher<kQuadLines, 1>& fetcher,
+                          typename Dot::Sum (&sum)[R][kVectors]) {
+        constexpr int V = kVectors, halves = FourBits ? 2 : 1;
 #pragma GCC unroll 16
         for (int step = 0; step < code_bytes / 4; ++step, weight += kQuadBytes) {
             fetcher.next();
             Lanes::Words bytes[V], w[V];
 #pragma GCC unroll 4
-            for (int v = 0; v < V; ++v) bytes[v] = weights_at(tile, weight, v);
+            for (int v = 0; v < V; ++v) bytes[v] = weights_at(weight, v);
 #pragma GCC unroll 2
             for (int half = 0; half < halves; ++half) {
 #pragma GCC unroll 4
@@ -97,12 +93,11 @@ struct QuantisedTiles {
     }
 
     // ``scales`` are the block's, behind its codes.
-    template <int R, int P>
-    static void fold_group(const Tile& tile, const char* x, const char* scales,
-                           const typename Dot::Sum (&sum)[R][P * kVectors], Lanes::Floats (&result)[R][P * kVectors]) {
+    template <int R>
+    static void fold_group(const char* x, const char* scales, const typename Dot::Sum (&sum)[R][kVectors], Lanes::Floats (&result)[R][kVectors]) {
 #pragma GCC unroll 4
-        for (int v = 0; v < P * kVectors; ++v) {
-            const Lanes::Floats d = PerOutput ? Lanes::zero() : halves_at(tile, scales, v);
+        for (int v = 0; v < kVectors; ++v) {
+            const Lanes::Floats d = PerOutput ? Lanes::zero() : halves_at(scales, v);
 #pragma GCC unroll 14
             for (int r = 0; r < R; ++r) {
                 const Scale* scale = scale_of(x, r);
@@ -111,15 +106,15 @@ struct QuantisedTiles {
                     PerOutput ? Lanes::all(scale->scale) : Lanes::product(d, Lanes::all(scale->scale));
                 result[r][v] = Lanes::multiply_add(whole, factor, result[r][v]);
                 if (HasMinimum)
-                    result[r][v] = Lanes::multiply_add(halves_at(tile, scales + 2 * Lanes::panel, v),
+                    result[r][v] = Lanes::multiply_add(halves_at(scales + 2 * Lanes::panel, v),
                                                        Lanes::all(scale->moved), result[r][v]);
             }
         }
     }
 
-    template <int R, int P>
+    template <int R>
     static void multiply(const Tile& tile) {
-        constexpr int V = P * kVectors;
+        constexpr int V = kVectors;
         Lanes::Floats result[R][V];
 #pragma GCC unroll 14
         for (int r = 0; r < R; ++r)
@@ -132,23 +127,23 @@ struct QuantisedTiles {
             for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
                 for (int v = 0; v < V; ++v) sum[r][v] = Dot::start(scale_of(x, r)->correction);
-            Fetcher<kQuadLines, P> fetcher(tile, weight);
-            dot_group<R, P>(tile, x, weight, fetcher, sum);
+            Fetcher<kQuadLines, 1> fetcher(tile, weight);
+            dot_group<R>(x, weight, fetcher, sum);
             const char* scales = weight + Lanes::panel * code_bytes;
             if (!PerOutput) fetcher.next();
-            fold_group<R, P>(tile, x, scales, sum, result);
+            fold_group<R>(x, scales, sum, result);
         }
-        if (PerOutput) scale_outputs<R, P>(tile, weight, result);
+        if (PerOutput) scale_outputs<R>(weight, result);
         store_tile<R, V>(tile, result);
     }
 
 private:
-    template <int R, int P>
-    static void scale_outputs(const Tile& tile, const char* scales, Lanes::Floats (&result)[R][P * kVectors]) {
+    template <int R>
+    static void scale_outputs(const char* scales, Lanes::Floats (&result)[R][kVectors]) {
 #pragma GCC unroll 4
-        for (int v = 0; v < P * kVectors; ++v) {
+        for (int v = 0; v < kVectors; ++v) {
             const Lanes::Floats scale =
-                Lanes::floats(scales + v / kVectors * tile.panel_bytes + v % kVectors * kVectorBytes);
+                Lanes::floats(scales + v * kVectorBytes);
 #pragma GCC unroll 14
             for (int r = 0; r < R; ++r) result[r][v] = Lanes::product(result[r][v], scale);
         }
