@@ -115,22 +115,23 @@ struct ByteProduct : Product<KvType::bf16> {
 
 #endif
 
-// Bytes that were widened before: where more rows than one group read a tile, widening it once is cheaper.
+// Bytes that were widened before: where many rows read a tile (prefill), widening it once is cheaper.
 struct WidenedProduct : Product<KvType::bf16> {
     static constexpr bool scaled = true;
     static constexpr bool pooled = false;
 };
 
-// Keys or values of a tile; `ahead` is what is read next.
+// Keys or values of a tile, a multiple of 32 codes; `ahead` is what is read next.
 template <KvType type>
 void widen_tile(const std::uint8_t* codes, const std::uint8_t* ahead, std::size_t count, std::uint16_t* out) {
-    for (std::size_t i = 0; i < count; i += 64) __builtin_prefetch(ahead + i, 0, 2);
+    for (std::size_t i = 0; i < count; i += 32) {
+        __builtin_prefetch(ahead + i, 0, 2);
 #if defined(OCTAVO_PATH_AVX512_BF16)
-    for (std::size_t i = 0; i < count; i += 32)
         _mm512_storeu_si512(out + i, widen<type>(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + i))));
 #else
-    for (std::size_t i = 0; i < count; ++i) out[i] = std::uint16_t(float_bits(decode<type>(codes[i])) >> 16);
+        for (int j = 0; j < 32; ++j) out[i + j] = std::uint16_t(float_bits(decode<type>(codes[i + j])) >> 16);
 #endif
+    }
 }
 
 template <>

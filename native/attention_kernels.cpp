@@ -285,8 +285,9 @@ void run_item(const AttentionArgs& args, const AttentionItem& item, float* parti
     const int rows = item.queries * (args.heads / args.layout.num_kv_heads);
     with_type(args.layout.type, [&]<KvType type>() {
         char* own = static_cast<char*>(scratch);
+        // Two groups of rows read a tile quicker than it is written and read again (decode of 8 heads a kv head: 1.6x).
         if constexpr (Product<type>::scaled)
-            if (rows > row_group) return ItemRun<type, WidenedProduct>(args, item, own).run(partials);
+            if (rows > 2 * row_group) return ItemRun<type, WidenedProduct>(args, item, own).run(partials);
         ItemRun<type, Product<type>>(args, item, own).run(partials);
     });
 }

@@ -142,13 +142,13 @@ using TileList = const typename P::Element* const*;
 
 template <class P>
 struct ScoreTask {
-    TileList<P> keys;                          // [tiles]
-    TileList<P> ahead;                         // [tiles] read next: the first rows fetch them meanwhile
-    const float* const* scales;                   // [tiles] of keys, of 16 tokens each, where there are any
+    TileList<P> keys;                     // [tiles]
+    TileList<P> ahead;                    // [tiles] read next: the first rows fetch them meanwhile
+    const float* const* scales;           // [tiles] of keys, of 16 tokens each, where there are any
     int tiles;
-    int steps;                                    // of a key: head_dim / per_step
-    const typename P::Operand* q;     // [rows][steps x operands_per_step]
-    float* scores;                                // [rows][chunk_tokens]
+    int steps;                            // of a key: head_dim / per_step
+    const typename P::Operand* q;         // [rows][steps x operands_per_step]
+    float* scores;                        // [rows][chunk_tokens]
 };
 
 template <class P, int rows, int vectors>
@@ -200,14 +200,14 @@ void score_rows(const ScoreTask<P>& task, int row) {
 
 template <class P>
 struct WeighTask {
-    TileList<P> values;                        // [tiles]
-    TileList<P> ahead;                         // [tiles]
+    TileList<P> values;                   // [tiles]
+    TileList<P> ahead;                    // [tiles]
     int tiles;
     int head_dim;
-    const typename P::Operand* p;     // [rows][p_stride]
-    const float* scale;                           // [rows]
-    float* acc;                                   // [rows][acc_stride]
-    int acc_stride;                               // head_dim rounded up to whole vectors
+    const typename P::Operand* p;         // [rows][p_stride]
+    const float* scale;                   // [rows]
+    float* acc;                           // [rows][acc_stride]
+    int acc_stride;                       // head_dim rounded up to whole vectors
 };
 
 template <class P, int rows, int vectors, bool half>

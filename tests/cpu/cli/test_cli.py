@@ -210,6 +210,20 @@ def test_inspect(tiny: str) -> None:
     assert "CPU KV cache size: " in text
 
 
+def test_keys_and_values_of_bytes(tiny: str) -> None:
+    sizes = json.loads(run("inspect", "--json", "--kv-cache-dtype", "fp8_e4m3", tiny).stdout)
+    heads = 2 * sizes["num_layers"] * sizes["num_kv_heads"]
+    assert sizes["kv_dtype"] == "fp8"
+    assert sizes["kv_bytes_per_token"] == heads * (sizes["head_dim"] + 4)
+    text = run("inspect", "--kv-cache-dtype", "int8", tiny).stdout
+    assert f"({sizes['head_dim']} x 1 byte + 4 of its scale) = {sizes['kv_bytes_per_token']:,} bytes" in text
+    flags = ("--raw", "--json", "--max-tokens", "5", "--ignore-eos")
+    answer = run("generate", "--model", tiny, "--kv-cache-dtype", "int8", *flags, "a b")
+    assert len(json.loads(answer.stdout)["token_ids"]) == 5
+    refused = run("generate", "--model", tiny, "--kv-cache-dtype", "fp4", "a")
+    assert refused.returncode == 2 and "'fp4'" in refused.stderr and "--kv-cache-dtype" in refused.stderr
+
+
 def test_help_is_quick_and_loads_no_model_code() -> None:
     probe = (
         "import sys; from octavo.cli.main import octavo\n"
