@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from kv_reference import HEAD_BYTES, KV_DTYPES, held
 
+from kv_reference import HEAD_BYTES, KV_DTYPES, held
 from native_helpers import F32, Rows, every_path, from_bf16, run_program, runtime, to_bf16
 from octavo import _native
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kv_reference import E4M3, held
 from numpy.typing import NDArray
 
+from kv_reference import E4M3, held
 from native_helpers import F32, Rows, every_path, run_program, runtime
 from octavo import _native
 
