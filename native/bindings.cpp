@@ -32,6 +32,7 @@ using Logits = nb::ndarray<float, nb::ndim<2>, nb::device::cpu>;
 using ReadOnlyLogits = nb::ndarray<const float, nb::ndim<2>, nb::device::cpu>;
 using Doubles = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Result = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
+using Memory = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<3>>;
 
 ElementType element_type(const std::string& name) {
     if (name == "f32") return ElementType::f32;
@@ -206,6 +207,14 @@ void bind_kv_storage(nb::module_& m) {
                 self.copy_blocks(pairs.data(), static_cast<std::int64_t>(pairs.shape(0)));
             },
             "pairs"_a.noconvert())
+        .def_prop_ro(
+            "memory",
+            [](KvStorage& self) {
+                const KvLayout& layout = self.layout();
+                const auto layers = static_cast<std::size_t>(layout.num_layers), blocks = static_cast<std::size_t>(layout.num_blocks);
+                return Memory(self.data(), {layers, blocks, layout.block_bytes()});
+            },
+            nb::rv_policy::reference_internal)
         .def("fill", &KvStorage::fill, "value"_a)
         .def(
             "read",

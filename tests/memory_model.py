@@ -6,7 +6,7 @@ whole prefix (``tag``). ``Slots`` is the memory that a real executor would have.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -35,10 +35,31 @@ class Slots:
     def __init__(self, blocks: int, size: int) -> None:
         self.held = np.zeros((blocks, size), np.int64)
         self.size = size
+        self.tier: dict[int, np.ndarray] = {}
 
     def copy(self, copies: np.ndarray) -> None:
         for source, destination in copies.tolist():
             self.held[destination] = self.held[source]
+
+    def transfer(self, transfers: np.ndarray, damage: Collection[int] = ()) -> tuple[int, ...]:
+        """Copy between pool and tier. ``damage``: blocks of the tier whose content is lost before it is read.
+
+        Returns the transfers that found such a block.
+        """
+        blocks, damaged = len(self.held), []
+        for i, (source, destination) in enumerate(transfers.tolist()):
+            content = self.held[source].copy() if source < blocks else self.tier[source - blocks]
+            if source - blocks in damage and destination < blocks:
+                content = np.full(self.size, -1, np.int64)
+                damaged.append(i)
+            if destination < blocks:
+                self.held[destination] = content
+            elif destination == source:
+                del self.tier[source - blocks]
+            else:
+                assert source < blocks, "between two blocks of the tier nothing moves"
+                self.tier[destination - blocks] = content
+        return tuple(damaged)
 
     def write(self, table_row: np.ndarray, start: int, tags: list[int]) -> None:
         positions = np.arange(start, start + len(tags))

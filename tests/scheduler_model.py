@@ -8,14 +8,13 @@ a lost copy shows as a wrong tag, and any wrong token shows in the output, which
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-import beam_model
 from beam_model import expected_beams
-from memory_model import Slots, follow
+from memory_model import follow
 from octavo.core.beam_params import BeamParams
 from octavo.core.config import CacheConfig, SchedulerConfig
 from octavo.core.errors import ContextLengthError, RequestError
@@ -23,19 +22,19 @@ from octavo.core.events import (
     Admitted,
     BeamsDecided,
     Copied,
+    Damaged,
     Finished,
     Forked,
     Preempted,
+    Spilled,
     StepRecord,
 )
-from octavo.core.plan import Candidates, FinishReason, StepPlan, StepResult
+from octavo.core.plan import FinishReason
 from octavo.core.request import Request
 from octavo.core.sampling_params import SamplingParams
 from octavo.scheduling.audit import audit
 from scheduler_helpers import make_scheduler
-
-VOCABULARY = 3
-"""Few tokens, so that prefixes meet often."""
+from tag_executor import VOCABULARY, TagExecutor
 
 
 def expected_output(prompt: list[int], length: int, seed: int = 0) -> list[int]:
@@ -47,69 +46,6 @@ def expected_output(prompt: list[int], length: int, seed: int = 0) -> list[int]:
         output.append((tag + seed) % VOCABULARY)
         tag = follow(tag, output[-1])
     return output
-
-
-class TagExecutor:
-    def __init__(self, blocks: int, size: int, lengths: dict[str, int]) -> None:
-        self.slots = Slots(blocks, size)
-        self.lengths = lengths
-        self.tags: dict[int, list[int]] = {}
-        self.requests: dict[int, Request] = {}
-        self.outputs: dict[str, list[int]] = {}
-
-    def run(self, plan: StepPlan) -> StepResult:
-        for row in plan.ended:
-            del self.tags[row], self.requests[row]
-        self.slots.copy(plan.copies)
-        for start in plan.started:
-            assert start.row not in self.tags, "a row was given away twice"
-            self.requests[start.row] = start.request
-            self.outputs[start.request.request_id] = start.output_token_ids.tolist()
-            known = np.concatenate((start.request.prompt_token_ids, start.output_token_ids))[
-                : start.cached_tokens
-            ]
-            self.tags[start.row] = []
-            self._follow(self.tags[start.row], known.tolist())
-        sampled, stopped, first = [], [], 0
-        candidates: dict[int, Candidates] = {}
-        for i, row in enumerate(plan.rows.tolist()):
-            count, computed = int(plan.scheduled[i]), int(plan.computed[i])
-            token = self._compute(plan.block_table[row], row, computed, plan.token_ids[first : first + count])
-            first += count
-            if plan.samples[i] and self.requests[row].sampling.beam is not None:
-                candidates[row] = self._candidates(self.tags[row][-1])
-                sampled.append(int(candidates[row].token_ids[0]))
-                stopped.append(False)
-            elif plan.samples[i]:
-                name = self.requests[row].request_id
-                self.outputs[name].append(token)
-                sampled.append(token)
-                stopped.append(len(self.outputs[name]) >= self.lengths[name])
-        assert first == plan.num_tokens
-        return StepResult(np.array(sampled, np.int32), np.array(stopped, np.bool_), candidates=candidates)
-
-    @staticmethod
-    def _candidates(tag: int) -> Candidates:
-        """The whole vocabulary: it is smaller than most searches ask for."""
-        logprobs = np.array(beam_model.step_logprobs(tag), np.float32)
-        order = np.argsort(-logprobs, kind="stable")
-        ends = np.array([beam_model.stops(tag, token) for token in order.tolist()], np.bool_)
-        return Candidates(order.astype(np.int32), logprobs[order], ends)
-
-    @staticmethod
-    def _follow(tags: list[int], tokens: list[int]) -> None:
-        tag = tags[-1] if tags else 0
-        for token in tokens:
-            tag = follow(tag, token)
-            tags.append(tag)
-
-    def _compute(self, blocks: np.ndarray, row: int, computed: int, tokens: np.ndarray) -> int:
-        tags = self.tags[row]
-        assert len(tags) == computed, "a token was skipped or computed twice"
-        assert self.slots.read(blocks, computed) == tags, "the pool does not hold this row's prefix"
-        self._follow(tags, tokens.tolist())
-        self.slots.write(blocks, computed, tags[computed:])
-        return (tags[-1] + (self.requests[row].sampling.seed or 0)) % VOCABULARY
 
 
 @dataclass
@@ -128,6 +64,12 @@ class Totals:
     preempted_searches: int = 0
     beam_forks: int = 0
     finished: int = 0
+    swapped: int = 0
+    resumed_swaps: int = 0
+    recomputed: int = 0
+    spilled: int = 0
+    found: int = 0
+    damaged: int = 0
 
 
 class SchedulerModel:
@@ -140,6 +82,7 @@ class SchedulerModel:
         self.executor = TagExecutor(cache.num_blocks, cache.block_size, self.lengths)
         self.open: dict[str, Request] = {}
         self.preempted: dict[str, int] = {}
+        self.waiting_swapped: dict[str, int] = {}
         self.aborted: set[str] = set()
         self.forks: set[str] = set()
         self.decided: set[str] = set()
@@ -245,6 +188,10 @@ class SchedulerModel:
                 assert event.request_id != oldest, "the oldest is never a victim"
                 self.preempted[event.request_id] = self.preempted.get(event.request_id, 0) + 1
                 self.totals.preemptions += 1
+                assert event.tokens_swapped in (0, event.tokens_swapped + event.tokens_to_recompute)
+                self.totals.swapped += event.tokens_swapped > 0
+                self.totals.recomputed += self.config.preemption == "swap" and event.tokens_to_recompute > 0
+                self.waiting_swapped[event.request_id] = event.tokens_swapped
                 self.totals.preempted_forks += event.request_id in self.forks
                 self.totals.preempted_searches += event.request_id.startswith("s")
             elif isinstance(event, Forked):
@@ -258,7 +205,16 @@ class SchedulerModel:
                 assert event.copies == tuple(map(tuple, record.plan.copies.tolist()))
             elif isinstance(event, Admitted):
                 self.totals.hits += event.cached_tokens > 0
+                if (tokens := self.waiting_swapped.pop(event.request_id, 0)) > 0:
+                    assert event.cached_tokens == tokens, "nothing that was swapped out is computed again"
+                    self.totals.resumed_swaps += 1
+                elif event.loaded_tokens:
+                    self.totals.found += 1
                 self.totals.resumed_hits += event.cached_tokens > 0 and event.resumed
+            elif isinstance(event, Spilled):
+                self.totals.spilled += len(event.blocks)
+            elif isinstance(event, Damaged):
+                self.totals.damaged += 1
             elif isinstance(event, Finished):
                 self._check_finished(event)
                 gone = True
@@ -361,9 +317,16 @@ def random_beams(rng: random.Random) -> BeamParams:
     )
 
 
-def drive(rng: random.Random, cache: CacheConfig, config: SchedulerConfig, operations: int) -> Totals:
-    """Adds, aborts and steps at random, then a drain."""
+def drive(
+    rng: random.Random,
+    cache: CacheConfig,
+    config: SchedulerConfig,
+    operations: int,
+    damage: Collection[int] = (),
+) -> Totals:
+    """Adds, aborts and steps at random, then a drain. ``damage`` as in ``TagExecutor``."""
     model = SchedulerModel(cache, config)
+    model.executor.damage = damage
     for _ in range(operations):
         kind = rng.random()
         if kind < 0.1:

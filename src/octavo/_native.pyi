@@ -86,6 +86,9 @@ class KVStorage:
     ) -> None: ...
     @property
     def nbytes(self) -> int: ...
+    @property
+    def memory(self) -> NDArray[np.uint8]:
+        """uint8 [num_layers, num_blocks, bytes of a block in one layer]: the memory itself, not a copy."""
     def copy_blocks(self, pairs: NDArray[np.int32]) -> None:
         """[C, 2] of (source, destination), in order."""
     def fill(self, value: float) -> None:

@@ -63,6 +63,7 @@ def make_case(seed: int) -> Case:
         allocator=allocator,  # type: ignore[arg-type]
         placement=placement,  # type: ignore[arg-type]
         enable_prefix_caching=allocator == "paged" and seed % 4 != 3,
+        offload_blocks=_tier(seed, allocator),
     )
     limits = SchedulerConfig(
         max_num_seqs=int(rng.integers(3, 9)),
@@ -73,9 +74,17 @@ def make_case(seed: int) -> Case:
         queue="priority" if rng.random() < 0.4 else "fcfs",
         preemption="restart" if rng.random() < 0.5 else "recompute",
         prefix_wait=seed % 8 < 4,
+        swap_tokens_per_block=0.3 * block_size if seed % 3 else 0.0,
     )
+    if seed % 5 in (1, 2):  # the draw above has nothing to do with it
+        limits = replace(limits, preemption="swap")
     arrivals = _arrivals(rng, allocator)
     return Case(seed, cache, limits, arrivals, _aborts(rng, arrivals))
+
+
+def _tier(seed: int, allocator: str) -> int:
+    """Blocks of the second tier: none, so few that they are fought for, or enough for everybody."""
+    return 0 if allocator != "paged" else (0, 5, 200, 40, 0)[seed % 5]
 
 
 def _arrivals(rng: np.random.Generator, allocator: str) -> tuple[tuple[int, Request], ...]:

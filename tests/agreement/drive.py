@@ -49,7 +49,7 @@ class Watched:
 
     def emit(self, record: StepRecord, now: float) -> None:
         plan, result = record.plan, record.result
-        arrays = ("rows", "computed", "scheduled", "token_ids", "samples", "copies", "forks")
+        arrays = ("rows", "computed", "scheduled", "token_ids", "samples", "copies", "forks", "transfers")
         self.records.append(record)
         self.steps.append(
             {

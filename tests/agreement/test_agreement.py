@@ -23,10 +23,13 @@ from octavo.core.events import (
     Forked,
     Preempted,
     Refused,
+    Spilled,
 )
 from octavo.core.plan import FinishReason
 from octavo.execution.cpu_executor import CpuExecutor
 from octavo.execution.loading import LoadedModel, load_model
+from octavo.execution.tier import AnonymousStore
+from octavo.memory.sizing import block_bytes
 from octavo.simulation.replay import recorded_requests, replay_recording
 from octavo.telemetry.recording import open_for_writing
 
@@ -57,8 +60,11 @@ class Runs:
 
     def _run(self, seed: int) -> Watched:
         case = CASES[seed]
+        tier, spec = case.cache.offload_blocks, self._model.spec
+        layer_bytes = block_bytes(spec, case.cache.block_size) // spec.num_layers
         executor = CpuExecutor(
             self._model,
+            store=AnonymousStore(tier, spec.num_layers, layer_bytes) if tier else None,
             num_blocks=case.cache.num_blocks,
             block_size=case.cache.block_size,
             max_num_seqs=case.limits.max_num_seqs,
@@ -114,9 +120,12 @@ def counts(case: Case, real: Watched) -> Counter[str]:
         for event in record.events:
             if isinstance(event, Preempted):
                 found[f"preempted, {case.limits.preemption}"] += 1
+                found["swapped out"] += event.tokens_swapped > 0
                 found["tokens discarded"] += event.tokens_discarded
                 found["preempted searches"] += event.request_id in searches
             elif isinstance(event, Admitted):
+                found["swapped in"] += event.resumed and event.loaded_tokens > 0
+                found["found in the tier"] += not event.resumed and event.loaded_tokens > 0
                 found["prefix hits"] += not event.resumed and event.cached_tokens > 0
                 found["resumed with a hit"] += event.resumed and event.cached_tokens > 0
             elif isinstance(event, Evicted):
@@ -127,6 +136,8 @@ def counts(case: Case, real: Watched) -> Counter[str]:
             elif isinstance(event, BeamsDecided):
                 found["beam searches"] += 1
                 found["beams that ended"] += sum(answer.stopped for answer in event.answers)
+            elif isinstance(event, Spilled):
+                found["spilled blocks"] += len(event.blocks)
             elif isinstance(event, Copied):
                 found["copied blocks"] += len(event.copies)
             elif isinstance(event, (Refused, Blocked, Forked)):
@@ -144,6 +155,11 @@ WANTED = {
     "preempted, recompute": 20,
     "preempted, restart": 20,
     "tokens discarded": 20,
+    "preempted, swap": 20,
+    "swapped out": 20,
+    "swapped in": 15,
+    "found in the tier": 5,
+    "spilled blocks": 100,
     "evicted blocks": 100,
     "prefix hits": 50,
     "resumed with a hit": 10,

@@ -174,7 +174,7 @@ def test_a_prefix_hit_changes_nothing(
     check(run(session, [session.prepare(prompt(1), sampling)], 0), alone)
 
 
-@pytest.mark.parametrize("preemption", ["recompute", "restart"])
+@pytest.mark.parametrize("preemption", ["recompute", "restart", "swap"])
 @pytest.mark.parametrize("caching", [True, False])
 def test_preemption_changes_nothing(
     model: Path, dtype: str, sampling: SamplingParams, alone: Alone, preemption: str, caching: bool
@@ -194,11 +194,32 @@ def test_preemption_changes_nothing(
     tokens, logits, watch = run(session, requests, 1)
     assert watch.preemptions >= 1
     assert tokens == alone[0]
-    if preemption == "recompute":
+    if preemption == "swap":
+        totals = session.engine.scheduler.allocator.offload.totals
+        assert totals.swapped_out >= 10 and totals.swapped_in > 0
+    if preemption != "restart":
         check((tokens, logits, watch), alone)
     else:  # a restart samples its first tokens again, from the same bits
         assert len(watch.outputs) > OUTPUT_TOKENS
         assert logits.tobytes() == alone[1][watch.outputs].tobytes()
+
+
+def test_a_prompt_found_in_the_second_tier_changes_nothing(
+    model: Path, dtype: str, sampling: SamplingParams, alone: Alone
+) -> None:
+    """Others take all of a small pool in between, so that nothing of it is left there."""
+    tier = {"num_blocks": 13, "kv_offload_bytes": 1 << 20, "max_model_len": 200}
+    session = build_session(options(model, dtype, **tier))
+    check(run(session, [session.prepare(prompt(1), sampling)], 0), alone)
+    run(session, [session.prepare(prompt(seed, 160), GREEDY) for seed in (2, 3)], 0)
+    completion = session.add(session.prepare(prompt(1), sampling))
+    session.run([completion])
+    found = (PROMPT_TOKENS - 1) // 16
+    assert completion.cached_tokens == found * 16 and completion.token_ids == alone[0]
+    assert session.engine.scheduler.allocator.offload.totals.found == found
+    run(session, [session.prepare(prompt(4, 160), GREEDY)], 0)
+    check(run(session, [session.prepare(prompt(1), sampling)], 0), alone)
+    assert session.engine.scheduler.allocator.offload.totals.found == 2 * found
 
 
 SEVERAL = 5
@@ -217,7 +238,7 @@ def each_alone(model: Path, dtype: str) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("caching", [True, False])
-@pytest.mark.parametrize("preemption", ["recompute", "restart"])
+@pytest.mark.parametrize("preemption", ["recompute", "restart", "swap"])
 @pytest.mark.parametrize(
     "changes",
     [

@@ -168,10 +168,17 @@ SCHEDULER_FLAGS: Flags = (
     ),
     click.option(
         "--preemption",
-        type=click.Choice(["recompute", "restart"]),
+        type=click.Choice(["recompute", "restart", "swap"]),
         default="recompute",
         show_default=True,
-        help="What a preempted request keeps: its generated tokens, or nothing.",
+        help="What a preempted request keeps: its generated tokens (recompute), nothing (restart), or its keys and "
+        "values too, in the second tier (swap), where that is sooner.",
+    ),
+    click.option(
+        "--kv-offload-bytes",
+        type=ByteSize(),
+        help="Bytes of a second tier beside the pool, to which cached blocks go before they are forgotten. "
+        "Default: as many as the pool has with --preemption swap, else none.",
     ),
 )
 """Limits and policies. The simulator takes them too."""

@@ -31,7 +31,7 @@ from octavo.memory import sizing
 from octavo.memory.lookup import LookupTotals
 from octavo.simulation.content import VOCABULARY
 from octavo.simulation.conversations import Conversations
-from octavo.simulation.cost_model import Profile, RooflineProfile
+from octavo.simulation.cost_model import Profile, RooflineProfile, body_parameters
 from octavo.simulation.driver import Simulation, Stop, build_scheduler
 from octavo.simulation.model_specs import model_spec, weight_bytes
 from octavo.simulation.oracle import TrueLengths, oracle_allocator
@@ -95,12 +95,14 @@ def read_setup(flags: dict[str, Any]) -> Setup:
             param="--max-model-len",
         )
     oracle = flags["allocator"] == "oracle"
+    num_blocks = _num_blocks(flags, spec, profile)
     cache = CacheConfig(
-        num_blocks=_num_blocks(flags, spec, profile),
+        num_blocks=num_blocks,
         block_size=flags["block_size"],
         allocator="reserved" if oracle else flags["allocator"],
         placement=flags["placement"],
         enable_prefix_caching=flags["enable_prefix_caching"],
+        offload_blocks=_offload_blocks(flags, spec, num_blocks),
     )
     scheduler = SchedulerConfig(
         max_num_seqs=flags["max_num_seqs"],
@@ -111,6 +113,7 @@ def read_setup(flags: dict[str, Any]) -> Setup:
         order=flags["order"],
         queue=flags["queue"],
         preemption=flags["preemption"],
+        swap_tokens_per_block=_swap_tokens_per_block(spec, profile, flags["block_size"]),
     )
     wanted = {name: flags[f"slo_{name}"] for name in ("ttft", "tpot", "e2e")}
     slo = None if all(value is None for value in wanted.values()) else Slo(**wanted)
@@ -153,6 +156,28 @@ def _spec(flags: dict[str, Any], profile: Profile | None) -> ModelSpec:
 
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
+
+
+def _offload_blocks(flags: dict[str, Any], spec: ModelSpec, num_blocks: int) -> int:
+    """Blocks of the second tier."""
+    named = flags["kv_offload_bytes"]
+    if named is None:
+        return num_blocks if flags["preemption"] == "swap" and flags["allocator"] == "paged" else 0
+    if flags["allocator"] != "paged":
+        raise ConfigError(
+            f"--kv-offload-bytes needs --allocator paged: with {flags['allocator']} nobody is short of a block",
+            param="--kv-offload-bytes",
+        )
+    return int(named) // sizing.block_bytes(spec, flags["block_size"])
+
+
+def _swap_tokens_per_block(spec: ModelSpec, profile: Profile | None, block_size: int) -> float:
+    """By the device's published numbers; a clock that knows none always swaps."""
+    if not isinstance(profile, RooflineProfile):
+        return 0.0
+    seconds = 2 * sizing.block_bytes(spec, block_size) / profile.host_bytes_per_s
+    flops = profile.flops_per_s.get(spec.weight_dtype, 0.0) * profile.compute_efficiency
+    return seconds * flops / (2 * body_parameters(spec))
 
 
 def _num_blocks(flags: dict[str, Any], spec: ModelSpec, profile: Profile | None) -> int:

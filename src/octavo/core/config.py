@@ -17,7 +17,7 @@ AllocatorName = Literal["paged", "reserved", "pow2"]
 Placement = Literal["first_fit", "buddy"]
 Order = Literal["decode_first", "admission_first"]
 QueueOrder = Literal["fcfs", "priority"]
-Preemption = Literal["recompute", "restart"]
+Preemption = Literal["recompute", "restart", "swap"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,8 @@ class CacheConfig:
     """Where a contiguous allocator looks for a run; the paged one ignores it."""
     enable_prefix_caching: bool = True
     """Whether full blocks stay findable by content. Contiguous allocators never share."""
+    offload_blocks: int = 0
+    """Blocks of the second tier, for swapped and forgotten blocks; contiguous allocators have no use for it."""
 
     def __post_init__(self) -> None:
         if self.block_size not in BLOCK_SIZES:
@@ -64,7 +66,8 @@ class SchedulerConfig:
     queue: QueueOrder = "fcfs"
     """fcfs: by arrival. priority: by ``Request.priority`` (lower first), then arrival."""
     preemption: Preemption = "recompute"
-    """What a victim keeps: its generated tokens (recompute) or nothing (restart)."""
+    """What a victim keeps: its generated tokens (recompute), nothing (restart), or its keys and values, too, in the
+    second tier (swap), where that has room and ``swap_tokens_per_block`` says that it is sooner."""
     prefix_wait: bool = False
     """Whether the queue's head waits for blocks of its prefix that a running request is computing, where that spares
     it at least half of its own work."""
@@ -72,6 +75,9 @@ class SchedulerConfig:
     """Preemptions within ``thrash_window`` at which admission pauses; None never pauses it."""
     thrash_window: int = 64
     """Steps without a preemption after which it goes on."""
+    swap_tokens_per_block: float = 0.0
+    """Tokens that are recomputed in the time in which one block is copied to the second tier and back; 0 always
+    swaps. A number of the settings, not a measurement in the loop: the same requests must be decided alike."""
 
     def __post_init__(self) -> None:
         limit = self.thrash_preemptions

@@ -24,6 +24,21 @@ class PoolState:
 
 
 @dataclass(frozen=True, slots=True)
+class TierState:
+    """held + spilled + free == total, after every step: blocks of the second tier."""
+
+    held: int
+    """Preempted requests wait for them."""
+    spilled: int
+    """Content that the pool forgot, and that can still be found."""
+    free: int
+
+    @property
+    def total(self) -> int:
+        return self.held + self.spilled + self.free
+
+
+@dataclass(frozen=True, slots=True)
 class Waste:
     """Slots that are held and hold no token, by cause (Kwon et al. 2023, section 3.1), and the ones that do."""
 
@@ -47,6 +62,8 @@ class Admitted:
     """Blocks the row holds now."""
     resumed: bool
     """Whether the request had been preempted."""
+    loaded_tokens: int = 0
+    """Those of the cached tokens that come from the second tier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +79,8 @@ class Preempted:
     blocks_released: int
     pool_before: PoolState
     pool_after: PoolState
+    tokens_swapped: int = 0
+    """Tokens whose keys and values wait in the second tier (swap); none of these is to recompute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +107,23 @@ class Evicted:
     """Cached blocks lost their content to make room in this step."""
 
     blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Spilled:
+    """Content of evicted blocks went to the second tier in this step."""
+
+    blocks: tuple[int, ...]
+    """Blocks of the pool, as in ``Evicted``; those that the tier had from before are not copied again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """Blocks of the second tier were not what had been written to them: a request computes these tokens again."""
+
+    request_id: str
+    tokens: int
+    """Of those that its ``Admitted`` told as loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +213,8 @@ RareEvent = (
     | Refused
     | Blocked
     | Evicted
+    | Spilled
+    | Damaged
     | Forked
     | Copied
     | BeamsDecided

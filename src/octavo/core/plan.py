@@ -17,6 +17,8 @@ from octavo.core.request import Request
 
 NO_FORKS: NDArray[np.int32] = np.zeros((0, 2), np.int32)
 NO_FORKS.setflags(write=False)
+NO_TRANSFERS: NDArray[np.int32] = np.zeros((0, 2), np.int32)
+NO_TRANSFERS.setflags(write=False)
 
 
 class FinishReason(IntEnum):
@@ -67,6 +69,12 @@ class StepPlan:
     forks: NDArray[np.int32] = field(default_factory=lambda: NO_FORKS)
     """int32 [F, 2]: (parent, child) rows. The parent's prompt is complete with this step, the child shares its blocks,
     computes nothing yet, and samples its own first token from the parent's logits."""
+    transfers: NDArray[np.int32] = field(default_factory=lambda: NO_TRANSFERS)
+    """int32 [M, 2]: (source, destination) blocks to copy between the pool and the second tier, in this order and before
+    ``copies``. Block t of the tier has the number that follows the pool's last one by t + 1; one that is copied onto
+    itself has lost its content. A row that waits for its blocks is in ``started`` now and computes in a later step."""
+    transfer_names: Mapping[int, bytes] = field(default_factory=dict)
+    """Transfer -> name of the content that it takes to the tier, to be found by it again; a victim's have none."""
 
     @property
     def num_tokens(self) -> int:
@@ -119,3 +127,5 @@ class StepResult:
     """Row -> those of the prompt tokens that this step's chunk predicts, for requests that asked."""
     candidates: Mapping[int, Candidates] = field(default_factory=dict)
     """Row -> what a beam search chooses from, for every sampling row of one."""
+    damaged: tuple[int, ...] = ()
+    """Transfers of the plan whose source, a block of the tier, did not hold what had been written to it."""

@@ -18,6 +18,7 @@ from octavo.execution.logit_rows import LogitRows, logit_rows
 from octavo.execution.model import describe
 from octavo.execution.recorder import Recorder
 from octavo.execution.sampler import Sampler
+from octavo.execution.tier import Store, Tier
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,6 +29,8 @@ class _Running:
     wanted: LogitRows
     logits: NDArray[np.float32]
     """float32 [L, vocab]; mostly a view of the executor's buffer, which the next ``submit`` writes over."""
+    damaged: tuple[int, ...] = ()
+    """Transfers whose source was."""
 
 
 class CpuExecutor:
@@ -46,10 +49,11 @@ class CpuExecutor:
         path: str | None = None,
         threads: int = 1,
         max_model_len: int | None = None,
+        store: Store | None = None,
     ) -> None:
         """Packs the weights and takes the pool's memory. ``path`` None is the machine's best; ``max_model_len`` None is
-        the model's. Raises ConfigError for a path, threads or a pool that this machine has not, ModelError for a
-        damaged weight or a head size that the kernels do not run.
+        the model's; ``store`` keeps the second tier's bytes, where there is one. Raises ConfigError for a path, threads
+        or a pool that this machine has not, ModelError for a damaged weight or a head size that the kernels do not run.
         """
         spec = model.spec
         self.runtime = _runtime(path, threads)
@@ -63,6 +67,7 @@ class CpuExecutor:
         self._sampler = Sampler(spec.vocab_size, model.eos_token_ids, self.runtime)
         self._scoring: dict[int, Request] = {}
         """Row -> request, for the rows whose request asked for the log-probabilities of its prompt."""
+        self._tier = None if store is None else Tier(self.kv.memory, store)
         self._logits = logit_memory(max_num_seqs, spec.vocab_size)
         self._last: NDArray[np.float32] = self._logits[:0]
 
@@ -72,7 +77,11 @@ class CpuExecutor:
         return self._last.copy()
 
     def submit(self, plan: StepPlan) -> _Running:
-        """Hand rows over, copy blocks, run the model. The plan's table is read here and not kept."""
+        """Move and copy blocks, hand rows over, run the model. The plan's table is read here and not kept."""
+        damaged: tuple[int, ...] = ()
+        if len(plan.transfers):  # first, so that nothing that fails later leaves them undone
+            assert self._tier is not None, "a plan with transfers needs a second tier"
+            damaged = self._tier.transfer(plan.transfers, plan.transfer_names)
         for row in plan.ended:
             self._sampler.end(row)
             self._scoring.pop(row, None)
@@ -92,7 +101,7 @@ class CpuExecutor:
             self.program.run(
                 plan.token_ids, computed, scheduled, plan.block_table, rows, wanted.tokens, logits
             )
-        return _Running(plan, wanted, logits)
+        return _Running(plan, wanted, logits, damaged)
 
     def collect(self, handle: object) -> StepResult:
         """Sample from the logits that ``submit`` left behind; call it once, before the next ``submit``."""
@@ -108,7 +117,7 @@ class CpuExecutor:
         rows = plan.rows[plan.samples]
         tokens, stopped, logprobs = self._sampler.sample(rows, positions, self._last)
         searched = self._sampler.candidates(rows, positions, self._last) if self._sampler.searches else {}
-        return StepResult(tokens, stopped, logprobs, prompt_logprobs, searched)
+        return StepResult(tokens, stopped, logprobs, prompt_logprobs, searched, handle.damaged)
 
     def _room(self, rows: int) -> NDArray[np.float32]:
         """Room for ``rows`` rows of logits: the buffer, or, for a long prompt that is scored, memory for this step."""

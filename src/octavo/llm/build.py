@@ -24,6 +24,7 @@ from octavo.execution.loading import LoadedModel, load_model
 from octavo.llm.completions import CompletionBoard
 from octavo.llm.options import EngineOptions
 from octavo.llm.session import Session
+from octavo.llm.tier import open_store, swap_tokens_per_block, tier_blocks
 from octavo.memory import make_allocator, sizing
 from octavo.scheduling.scheduler import Scheduler
 from octavo.telemetry.boot import boot_lines
@@ -89,6 +90,35 @@ def machine() -> str:
     return f"{name}, {usable_cores()} cores"
 
 
+def engine_settings(
+    options: EngineOptions, spec: ModelSpec, sizes: Sizes
+) -> tuple[CacheConfig, SchedulerConfig]:
+    """What pool and scheduler are told. Raises ConfigError."""
+    cache = CacheConfig(
+        num_blocks=sizes.num_blocks,
+        block_size=options.block_size,
+        allocator=options.allocator,
+        placement=options.placement,
+        enable_prefix_caching=options.enable_prefix_caching,
+        offload_blocks=tier_blocks(options, spec, sizes.num_blocks),
+    )
+    limits = SchedulerConfig(
+        max_num_seqs=options.max_num_seqs,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        max_model_len=sizes.max_model_len,
+        watermark_blocks=options.watermark_blocks,
+        queue=options.queue,
+        preemption=options.preemption,
+        prefix_wait=options.prefix_wait,
+        swap_tokens_per_block=swap_tokens_per_block(
+            spec, options.block_size, options.threads or usable_cores()
+        ),
+        thrash_preemptions=options.thrash_preemptions,
+        thrash_window=options.thrash_window,
+    )
+    return cache, limits
+
+
 def build_session(
     options: EngineOptions,
     *,
@@ -103,24 +133,7 @@ def build_session(
     """
     model = open_model(options)
     sizes = size_pool(options, model.spec)
-    cache = CacheConfig(
-        num_blocks=sizes.num_blocks,
-        block_size=options.block_size,
-        allocator=options.allocator,
-        placement=options.placement,
-        enable_prefix_caching=options.enable_prefix_caching,
-    )
-    limits = SchedulerConfig(
-        max_num_seqs=options.max_num_seqs,
-        max_num_batched_tokens=options.max_num_batched_tokens,
-        max_model_len=sizes.max_model_len,
-        watermark_blocks=options.watermark_blocks,
-        queue=options.queue,
-        preemption=options.preemption,
-        prefix_wait=options.prefix_wait,
-        thrash_preemptions=options.thrash_preemptions,
-        thrash_window=options.thrash_window,
-    )
+    cache, limits = engine_settings(options, model.spec, sizes)
     scheduler = Scheduler(limits, make_allocator(cache, limits.max_num_seqs, limits.max_model_len))
     executor = CpuExecutor(
         model,
@@ -130,6 +143,7 @@ def build_session(
         block_size=options.block_size,
         max_num_seqs=options.max_num_seqs,
         max_model_len=sizes.max_model_len,
+        store=open_store(options, model.spec, cache.offload_blocks),
     )
     tokenizer = tokenizer_from_gguf(model.metadata) if model.metadata else load_tokenizer(model.path)
     board = CompletionBoard()

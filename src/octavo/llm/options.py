@@ -39,6 +39,8 @@ class EngineOptions:
     preemption: Preemption = "recompute"
     prefix_wait: bool = True
     """Whether requests that arrive together with the same prefix compute it once: the later ones wait for the first."""
+    kv_offload_bytes: int | None = None
+    """Bytes of the second tier; None is as many blocks as the pool has where ``preemption`` is swap, else none."""
     thrash_preemptions: int | None = None
     """Preemptions within ``thrash_window`` steps at which admission pauses; None never pauses it."""
     thrash_window: int = 64
@@ -68,6 +70,7 @@ class EngineOptions:
         counts = {
             "--threads": self.threads,
             "--kv-cache-memory-bytes": self.kv_cache_memory_bytes,
+            "--kv-offload-bytes": self.kv_offload_bytes,
             "--num-gpu-blocks-override": self.num_blocks,
             "--max-model-len": self.max_model_len,
             "--max-num-seqs": self.max_num_seqs,

@@ -9,6 +9,7 @@ from octavo.core.config import CacheConfig
 from octavo.memory.allocator import Allocator, Blockage, Claim
 from octavo.memory.block_table import BlockTable
 from octavo.memory.contiguous import ContiguousAllocator
+from octavo.memory.offload import Offload, OffloadTotals, Swapped
 from octavo.memory.paged import PagedAllocator
 from octavo.memory.placement import Buddy, FirstFit
 from octavo.memory.prefix_cache import HashChain
@@ -22,7 +23,10 @@ __all__ = [
     "ContiguousAllocator",
     "FirstFit",
     "HashChain",
+    "Offload",
+    "OffloadTotals",
     "PagedAllocator",
+    "Swapped",
     "make_allocator",
 ]
 
@@ -36,6 +40,7 @@ def make_allocator(cache: CacheConfig, max_num_seqs: int, max_model_len: int) ->
             max_num_seqs=max_num_seqs,
             max_model_len=max_model_len,
             caching=cache.enable_prefix_caching,
+            offload_blocks=cache.offload_blocks,
         )
     return ContiguousAllocator(
         cache.allocator,

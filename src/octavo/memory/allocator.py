@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from octavo.core.events import PoolState, Waste
 from octavo.memory.block_table import BlockTable
 from octavo.memory.lookups import Lookups
+from octavo.memory.offload import Offload, Swapped
 from octavo.memory.prefix_cache import HashChain
 
 NO_COPIES: NDArray[np.int32] = np.zeros((0, 2), np.int32)
@@ -33,6 +34,8 @@ class Claim:
     """Whether blocks computed by others may stand in for its own."""
     resumed: bool = False
     """Whether it had been admitted before. Only the first time is explained and counted."""
+    swapped: Swapped | None = None
+    """What it has in the second tier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,8 @@ class Allocator(Protocol):
     """Why the latest ``admit`` answered None, if it was external fragmentation."""
     lookups: Lookups
     """What was found of each prompt, and why not more."""
+    offload: Offload
+    """The second tier. Of no blocks where there is none."""
 
     def state(self) -> PoolState: ...
 
@@ -123,6 +128,13 @@ class Allocator(Protocol):
         """Let an empty row share every block of another, the partial one too. Copies come with the first write.
 
         The parent must have written into each of its blocks: between steps, with its prompt computed.
+        """
+
+    def swap_out(self, row: int, tokens: int, claim: Claim, tokens_per_block: float) -> Swapped | None:
+        """Copy the blocks of a row's first ``tokens`` tokens to the second tier, before the row is released.
+
+        None where that would take longer than to recompute what will not be found again (``tokens_per_block`` as
+        in ``SchedulerConfig.swap_tokens_per_block``), or where the tier has no room.
         """
 
     def truncate(self, row: int, tokens: int) -> None:

@@ -11,6 +11,7 @@ from octavo.memory.allocator import Allocator
 from octavo.memory.block_table import BlockTable
 from octavo.memory.contiguous import ContiguousAllocator
 from octavo.memory.lookup import Miss
+from octavo.memory.offload import Offload
 from octavo.memory.paged import PagedAllocator
 
 
@@ -26,6 +27,7 @@ def audit(allocator: Allocator, tokens: Mapping[int, int]) -> None:
     state = allocator.state()
     assert state.total == allocator.num_blocks, f"{state} does not add up to {allocator.num_blocks} blocks"
     assert min(state.live, state.cached, state.free) >= 0, f"negative count in {state}"
+    _audit_tier(allocator.offload)
     if isinstance(allocator, PagedAllocator):
         _audit_pool(allocator, table)
         _audit_lookups(allocator)
@@ -102,3 +104,21 @@ def _audit_chunks(allocator: ContiguousAllocator, table: BlockTable) -> None:
         free += length
     assert (owner == 1).all(), "chunks and free runs overlap or leave a gap"
     assert free == allocator.placer.free, "the free blocks are miscounted"
+
+
+def _audit_tier(offload: Offload) -> None:
+    tier = offload.tier
+    state = tier.state()
+    assert state.total == tier.total, f"{state} does not add up to {tier.total} blocks"
+    assert len(set(tier.free)) == len(tier.free), "a block of the tier is free twice"
+    kinds = [*tier.held, *tier.names, *tier.free]
+    assert sorted(kinds) == list(range(tier.total)), (
+        "a block of the tier is not exactly one of its three kinds"
+    )
+    assert {block: name for name, block in tier.spilled.items()} == tier.names, (
+        "a spilled block has another name"
+    )
+    for row, loading in offload.loading.items():
+        assert set(loading.sources) <= tier.pinned, f"what row {row} waits for may be written over"
+        known = tier.names.keys() if loading.swapped is None else tier.held
+        assert set(loading.sources) <= known, f"what row {row} waits for is gone"

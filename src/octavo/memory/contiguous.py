@@ -15,6 +15,7 @@ from octavo.core.events import PoolState, Waste
 from octavo.memory.allocator import NO_COPIES, Blockage, Claim
 from octavo.memory.block_table import BlockTable
 from octavo.memory.lookups import Lookups
+from octavo.memory.offload import Offload, Swapped
 from octavo.memory.placement import Placer
 from octavo.memory.prefix_cache import HashChain, PrefixCache
 from octavo.memory.sizing import blocks_for
@@ -63,6 +64,7 @@ class ContiguousAllocator:
         self.can_fork = False
         self.blocked: Blockage | None = None
         self.lookups = Lookups(PrefixCache(0, block_size), 0, block_size, max_num_seqs, "contiguous")
+        self.offload = Offload(num_blocks, 0)
         self._wished: dict[int, int] = {}
         """Row -> blocks asked of the placer (it may have granted more)."""
         self._reach: dict[int, int] = {}
@@ -129,6 +131,9 @@ class ContiguousAllocator:
 
     def fork(self, parent: int, child: int) -> None:
         raise AssertionError("a contiguous chunk has one owner; admit the copy as a request of its own")
+
+    def swap_out(self, row: int, tokens: int, claim: Claim, tokens_per_block: float) -> Swapped | None:
+        return None  # a chunk is never short of a block, so nobody is preempted for one
 
     def truncate(self, row: int, tokens: int) -> None:
         """Nothing to give back: the chunk stays whole until its sequence ends."""

@@ -174,6 +174,9 @@ class Lookups:
         index = self._cache.index
         if self._cache.torn and not index.keys().isdisjoint(missed):
             misses[[name in index for name in missed]] = Miss.BEHIND_A_MISS
+            # Where the front came from the second tier, the first missing one may be in the pool.
+            if not (misses == Miss.BEING_COMPUTED).any():
+                first = None
         return first
 
     def computing(self, name: bytes, number: int) -> int | None:

@@ -12,6 +12,7 @@ from octavo.memory.allocator import NO_COPIES, Blockage, Claim
 from octavo.memory.block_pool import NO_BLOCKS, BlockPool, Blocks
 from octavo.memory.block_table import BlockTable
 from octavo.memory.lookups import Lookups
+from octavo.memory.offload import Offload, Swapped
 from octavo.memory.prefix_cache import HashChain, PrefixCache
 from octavo.memory.sizing import blocks_for
 
@@ -27,7 +28,14 @@ class PagedAllocator:
     name = "paged"
 
     def __init__(
-        self, num_blocks: int, block_size: int, *, max_num_seqs: int, max_model_len: int, caching: bool
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        max_num_seqs: int,
+        max_model_len: int,
+        caching: bool,
+        offload_blocks: int = 0,
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
@@ -42,6 +50,7 @@ class PagedAllocator:
         self.lookups = Lookups(
             self.cache, num_blocks, block_size, max_num_seqs, None if caching else "caching_disabled"
         )
+        self.offload = Offload(num_blocks, offload_blocks)
         self._idle_since = np.zeros(num_blocks, np.uint32)
         """Step in which each block last lost an owner; of use while it has none."""
         self._takers: tuple[NDArray[np.intp], NDArray[np.intp] | int] = NO_BLOCKS, 1
@@ -66,26 +75,34 @@ class PagedAllocator:
         known = len(claim.token_ids)
         need = blocks_for(known, self.block_size)
         room = self.pool.available - self.promised_total - headroom
-        hits = NO_BLOCKS
-        if self.caching and claim.lookup:
+        hits, swapped = NO_BLOCKS, claim.swapped
+        loads: tuple[int, ...] = ()
+        if swapped is not None:
+            hits = self._match(claim, swapped.tokens // self.block_size)
+            loads = swapped.blocks[len(hits) :]
+        elif self.caching and claim.lookup:
             # At least one token is left to compute: the step needs a row to sample from.
             most = (known - 1) // self.block_size
             # A queue's head that does not fit is asked for in every step; matching all its blocks again would be
             # most of such a step.
             if need > room and not self.cache.may_find(claim.chain, claim.token_ids, need - room, most):
                 return None
-            hits = self.cache.match(claim.chain, claim.token_ids, most)
+            hits = self._match(claim, most)
+            if self.offload.tier.spilled:
+                loads = self.offload.find(claim.chain.digests[len(hits) : most])
         missing = need - len(hits)
         if len(hits):
             # Hits that nobody holds now leave the cached blocks, so they cost room as fresh ones do.
             room -= int(np.count_nonzero(self.pool.refs[hits] == 0))
         if missing > room:
             return None
-        self.lookups.take(row, claim, len(hits))
+        cached = (len(hits) + len(loads)) * self.block_size if swapped is None else swapped.tokens
+        self.lookups.take(row, claim, cached // self.block_size)
         if len(hits):
             self.pool.share(hits)
             self.table.append(row, hits)
-        cached = len(hits) * self.block_size
+        if loads:
+            self.offload.pin(loads)
         first = blocks_for(min(known, cached + budget), self.block_size) - len(hits)
         self._takers = np.array([row]), 1
         blocks = self.pool.acquire(first)
@@ -93,7 +110,16 @@ class PagedAllocator:
         self.table.append(row, blocks)
         self.promised[row] = missing - first
         self.promised_total += missing - first
+        if loads:
+            self.offload.load(row, len(hits), loads, blocks[: len(loads)], swapped)
+        elif swapped is not None:  # the pool still has all of it
+            self.offload.drop(swapped)
         return cached
+
+    def _match(self, claim: Claim, most: int) -> Blocks:
+        if not (self.caching and claim.lookup):
+            return NO_BLOCKS
+        return self.cache.match(claim.chain, claim.token_ids, most)
 
     def grow(self, rows: NDArray[np.intp], starts: NDArray[np.intp], stops: NDArray[np.intp]) -> int:
         if self._unclean and not self._unclean.isdisjoint(rows.tolist()):
@@ -175,6 +201,7 @@ class PagedAllocator:
 
     def reset_cache(self) -> int:
         self.lookups.reset(self.cache.forget(np.flatnonzero(self.pool.findable).tolist()))
+        self.offload.forget_all()
         return self.pool.forget_all()
 
     def take_copies(self) -> NDArray[np.int32]:
@@ -199,7 +226,10 @@ class PagedAllocator:
             len(blocks) > 1 or len(rows) > 1
         ):  # free blocks were handed out first, so these go to the last rows
             rows = np.repeat(rows, counts)[-len(blocks) :]
-        self.lookups.evicted(self.cache.forget(numbers), self._idle_since[blocks], rows)
+        names = self.cache.forget(numbers)
+        if self.offload.tier.total:
+            self.offload.spill(numbers, names)
+        self.lookups.evicted(names, self._idle_since[blocks], rows)
         self._evicted += numbers
 
     def publish(
@@ -230,6 +260,21 @@ class PagedAllocator:
         self.lookups.fork(parent, child)
         self._unclean |= {parent, child}
 
+    def swap_out(self, row: int, tokens: int, claim: Claim, tokens_per_block: float) -> Swapped | None:
+        blocks = self.table.row(row)[: blocks_for(tokens, self.block_size)]
+        if row in self.offload.loading:
+            return self.offload.cancel(row, set(self.table.row(row).tolist()))
+        if not len(blocks) or not self.offload.tier.total:
+            return None
+        # Full blocks that others hold will be found again, as far as anybody can tell.
+        kept = (self.pool.refs[blocks] > 1) & self.pool.findable[blocks] & claim.lookup
+        found = len(kept) if kept.all() else int(kept.argmin())
+        if len(blocks) * tokens_per_block > tokens - found * self.block_size:
+            return None
+        # A copy that this plan has not made yet is read where it comes from.
+        source = {copy: block for block, copy in self._copies}
+        return self.offload.save([source.get(block, block) for block in blocks.tolist()], tokens)
+
     def truncate(self, row: int, tokens: int) -> None:
         keep = blocks_for(tokens, self.block_size)
         assert keep <= self.table.num_blocks[row], "only written tokens can be cut"
@@ -243,6 +288,10 @@ class PagedAllocator:
 
     def release(self, row: int) -> int:
         self._unclean.discard(row)
+        if row in self.offload.loading:  # what it had been swapped out to, if anything, nobody waits for
+            swapped = self.offload.cancel(row, set(self.table.row(row).tolist()))
+            if swapped is not None:
+                self.offload.drop(swapped)
         self.promised_total -= int(self.promised[row])
         self.promised[row] = 0
         blocks = self.table.cut(row, 0)

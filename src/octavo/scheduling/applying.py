@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.core.events import StepRecord, Waste
+from octavo.core.events import Damaged, StepRecord, Waste
 from octavo.core.plan import FinishReason, StepPlan, StepResult
 from octavo.scheduling.beams import decide
 from octavo.scheduling.ledger import Ledger
@@ -30,6 +30,8 @@ class Applier:
         running.known[who] += 1
         running.backlog += sampled - plan.num_tokens
         running.written += plan.num_tokens
+        if self._allocator.offload.loading:
+            self._settle(plan, result, before)
         if before is not None:
             self._publish(before)
             for leader, child in ledger.forked:
@@ -50,12 +52,45 @@ class Applier:
 
     def abandon(self, plan: StepPlan) -> None:
         ledger, running = self._ledger, self._running
-        lost = np.flatnonzero(np.isin(running.row[: running.count], plan.rows)).tolist()
+        if len(plan.transfers):
+            self._distrust(plan)
+        taking_part = [*plan.rows.tolist(), *(start.row for start in plan.started)]
+        lost = np.flatnonzero(np.isin(running.row[: running.count], taking_part)).tolist()
         reasons = dict.fromkeys(lost, FinishReason.ERROR)
         for sequence, reason in ledger.doomed:
             reasons[running.sequences.index(sequence)] = reason
         ledger.doomed.clear()
         ledger.end(reasons)
+
+    def _settle(self, plan: StepPlan, result: StepResult, first: NDArray[np.intp] | None) -> None:
+        """Blocks have come from the second tier. Who got a damaged one computes from there on; the intact ones are
+        published like computed ones. ``first`` as in ``_publish``."""
+        ledger, running, offload = self._ledger, self._running, self._allocator.offload
+        damaged = {int(plan.transfers[i, 0]) - offload.first for i in result.damaged}
+        for row, (number, intact) in offload.settle(damaged).items():
+            position = int((running.row[: running.count] == row).argmax())
+            sequence, computed = running.sequences[position], int(running.computed[position])
+            if first is not None:
+                first[position] = number
+            lost = computed - min(computed, (number + intact) << ledger.shift)
+            if not lost:
+                continue
+            running.computed[position] -= lost
+            running.backlog += lost
+            running.written -= lost
+            if not sequence.preemptions:
+                sequence.cached_tokens -= lost
+            self._allocator.lookups.done[row] = number + intact
+            ledger.events.append(Damaged(sequence.request_id, lost))
+
+    def _distrust(self, plan: StepPlan) -> None:
+        """Nobody knows whether the plan's transfers were made."""
+        forgotten = self._allocator.offload.distrust(plan.transfers)
+        waiting = self._ledger.waiting
+        for sequence in waiting.first(len(waiting)):
+            swapped = sequence.claim.swapped
+            if swapped is not None and not forgotten.isdisjoint(swapped.blocks):
+                sequence.unswap(self._allocator.offload)
 
     def _publish(self, first: NDArray[np.intp]) -> None:
         """Let the blocks that this step filled be found. ``first``: full blocks before it, of each sequence."""

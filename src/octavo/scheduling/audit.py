@@ -31,7 +31,20 @@ def audit(scheduler: Scheduler) -> None:
         assert (tokens[: len(prompt)] == prompt).all(), "a prompt was overwritten"
         assert tokens[-1] == running.newest[i], "the newest token is another one"
     _audit_groups(scheduler)
+    _audit_swapped(scheduler)
     audit_memory(scheduler.allocator, dict(zip(rows.tolist(), computed.tolist(), strict=True)))
+
+
+def _audit_swapped(scheduler: Scheduler) -> None:
+    """Every held block of the second tier has one sequence that waits for it, or whose row it is being copied to."""
+    waiting, offload = scheduler.waiting.first(len(scheduler.waiting)), scheduler.allocator.offload
+    found = [one.claim.swapped for one in waiting] + [one.swapped for one in offload.loading.values()]
+    held = [block for swapped in found if swapped is not None for block in swapped.blocks]
+    assert len(set(held)) == len(held), "two sequences wait for the same block"
+    assert set(held) == offload.tier.held, "a block of the tier is held and nobody waits for it"
+    for sequence in waiting:
+        if (swapped := sequence.claim.swapped) is not None:
+            assert 0 < swapped.tokens < len(sequence.token_ids), "a swapped sequence has a token to compute"
 
 
 def _audit_groups(scheduler: Scheduler) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.core.events import Admitted, Blocked, Copied, Evicted, Forked, PoolState, Preempted
+from octavo.core.events import Admitted, Blocked, Copied, Evicted, Forked, PoolState, Preempted, Spilled
 from octavo.core.plan import NO_FORKS, RowStart, StepPlan
 from octavo.scheduling.beams import carry_out
 from octavo.scheduling.ledger import Ledger
@@ -135,13 +135,16 @@ class Planner:
         before = allocator.state()
         if sequence.group is not None:
             sequence.group.measure(allocator.table)
+        swapped = None
+        if self._config.preemption == "swap":
+            swapped = allocator.swap_out(row, computed, sequence.claim, self._config.swap_tokens_per_block)
         blocks = ledger.leave(sequence, row)
         discarded = 0
         if self._config.preemption == "restart":
             discarded = known - sequence.prompt_tokens
             sequence.restart(allocator.block_size)
         else:
-            sequence.keep(ledger.tokens[row, sequence.prompt_tokens : known].copy())
+            sequence.keep(ledger.tokens[row, sequence.prompt_tokens : known].copy(), swapped)
         self._push_back(sequence, requester, discarded, computed, blocks, before)
 
     def _preempt_beams(self, position: int, requester: str) -> list[int]:
@@ -177,8 +180,10 @@ class Planner:
             self._guard.preempted(self._step)
         ledger.waiting.push(sequence)
         after = self._allocator.state()
+        swapped = 0 if sequence.claim.swapped is None else sequence.claim.swapped.tokens
+        lost = computed - swapped
         ledger.events.append(
-            Preempted(sequence.request_id, requester, discarded, computed, blocks, before, after)
+            Preempted(sequence.request_id, requester, discarded, lost, blocks, before, after, swapped)
         )
 
     # ------------------------------------------------------------------ those who wait
@@ -219,7 +224,9 @@ class Planner:
         """Let an admitted sequence run. Returns the tokens of its first chunk."""
         ledger = self._ledger
         known = len(sequence.token_ids)
-        chunk = min(known - cached, budget)
+        # Of blocks that come from the tier it is not known yet whether they are intact.
+        loading = self._allocator.offload.loading.get(row)
+        chunk = 0 if loading is not None else min(known - cached, budget)
         blocks = int(self._allocator.table.num_blocks[row])
         ledger.tokens[row, :known] = sequence.token_ids
         self._running.append(sequence, row, cached, known, blocks << ledger.shift, chunk)
@@ -230,11 +237,12 @@ class Planner:
             if sequence.leads:
                 ledger.leaders.append(sequence)
         resumed = sequence.preemptions > 0
+        loaded = 0 if loading is None else cached - (loading.first << ledger.shift)
         if not resumed:
             sequence.cached_tokens = cached
         ledger.started.append(RowStart(row, sequence.request, sequence.output, cached))
         ledger.events.append(
-            Admitted(sequence.request_id, row, sequence.prompt_tokens, cached, blocks, resumed)
+            Admitted(sequence.request_id, row, sequence.prompt_tokens, cached, blocks, resumed, loaded)
         )
         return chunk
 
@@ -283,6 +291,9 @@ class Planner:
         copies = self._allocator.take_copies()
         if len(copies):
             ledger.events.append(Copied(tuple((source, copy) for source, copy in copies.tolist())))
+        transfers = self._allocator.offload.take()
+        if transfers.names:
+            ledger.events.append(Spilled(tuple(transfers.pairs[list(transfers.names), 0].tolist())))
         if self._steady and not ledger.started:
             chosen = self._running.all_decoding()
         else:
@@ -300,6 +311,8 @@ class Planner:
             started=tuple(ledger.started),
             ended=tuple(ledger.ended),
             forks=forks,
+            transfers=transfers.pairs,
+            transfer_names=transfers.names,
         )
         self._step += 1
         ledger.started.clear()

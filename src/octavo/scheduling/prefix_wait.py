@@ -36,6 +36,8 @@ class PrefixWait:
         running = self._running
         if running.backlog == running.count:  # everyone decodes: nobody computes a prompt
             return False
+        if head.claim.swapped is not None:  # it has its blocks in the second tier
+            return False
         coming = self._lookups.awaited(head.claim)
         if coming is None:
             return False

@@ -156,10 +156,14 @@ class Scheduler:
         if ledger.moves:
             carry_out(ledger)
         if sequence.leader is not None:
-            sequence.leader.pending.remove(sequence)
+            leader = sequence.leader
+            leader.pending.remove(sequence)
+            if not leader.leads and leader in ledger.leaders:  # it computes its prompt for nobody else now
+                ledger.leaders.remove(leader)
             ledger.events.append(sequence.finished(reason, 0))
         elif sequence.queued:
             self.waiting.withdraw(sequence)
+            sequence.unswap(self.allocator.offload)
             ledger.events.append(sequence.finished(reason, len(sequence.output)))
             ledger.pass_on(sequence, reason)
         elif ledger.plan is not None:
@@ -181,7 +185,7 @@ class Scheduler:
         if not (work or ledger.ended or ledger.events):
             return None
         plan = self._planner.plan()
-        assert plan.num_tokens or not work, "a step makes progress when there is work"
+        assert plan.num_tokens or len(plan.transfers) or not work, "a step makes progress when there is work"
         return plan
 
     def apply(self, plan: StepPlan, result: StepResult) -> StepRecord:

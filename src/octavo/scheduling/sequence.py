@@ -15,7 +15,7 @@ from octavo.core.beam_params import BeamParams
 from octavo.core.events import Finished
 from octavo.core.plan import FinishReason
 from octavo.core.request import Request
-from octavo.memory import BlockTable, Claim, HashChain
+from octavo.memory import BlockTable, Claim, HashChain, Offload, Swapped
 from octavo.scheduling.beam_search import BeamSearch
 
 NO_TOKENS: NDArray[np.int32] = np.zeros(0, np.int32)
@@ -125,10 +125,10 @@ class Sequence:
     def prompt_tokens(self) -> int:
         return len(self.request.prompt_token_ids)
 
-    def _claim(self, resumed: bool = False) -> Claim:
+    def _claim(self, resumed: bool = False, swapped: Swapped | None = None) -> Claim:
         # Prompt log-probabilities need every prompt position computed, so nothing is looked up for them.
         lookup = self.request.sampling.prompt_logprobs is None
-        return Claim(self.request_id, self.token_ids, self.limit, self.chain, lookup, resumed)
+        return Claim(self.request_id, self.token_ids, self.limit, self.chain, lookup, resumed, swapped)
 
     def finished(self, reason: FinishReason, output_tokens: int, blocks: int = 0) -> Finished:
         """``blocks``: what its row held at the end; 0 for one that ended without a row."""
@@ -154,12 +154,21 @@ class Sequence:
             other.leader = heir
         return heir
 
-    def keep(self, output: NDArray[np.int32]) -> None:
-        """Resume from the prompt and this output. The names of its full blocks stay valid."""
+    def keep(self, output: NDArray[np.int32], swapped: Swapped | None = None) -> None:
+        """Resume from the prompt and this output. The names of its full blocks stay valid.
+
+        ``swapped``: what waits in the second tier, if anything.
+        """
         self.output = output
         prompt = self.request.prompt_token_ids
         self.token_ids = np.concatenate((prompt, output)) if len(output) else prompt
-        self.claim = self._claim(resumed=True)
+        self.claim = self._claim(resumed=True, swapped=swapped)
+
+    def unswap(self, offload: Offload) -> None:
+        """What it has in the second tier, if anything, is given up: it ends in the queue, or recomputes."""
+        if self.claim.swapped is not None:
+            offload.drop(self.claim.swapped)
+            self.claim = self._claim(resumed=True)
 
     def restart(self, block_size: int) -> None:
         """Resume from the prompt alone."""

@@ -30,6 +30,8 @@ class RooflineProfile:
     """Dense floating-point operations a second by the weights' element type."""
     memory_efficiency: float = 1.0
     compute_efficiency: float = 1.0
+    host_bytes_per_s: float = 25e9
+    """Between the pool and the second tier, one way: about what PCIe 4.0 x16 carries, where nothing else is said."""
     step_overhead_s: float = 0.0
     """Launch and host time that every step pays."""
     overlap: Overlap = "operators"
@@ -41,6 +43,7 @@ class RooflineProfile:
         positive = {
             "memory_bytes": self.memory_bytes,
             "memory_bytes_per_s": self.memory_bytes_per_s,
+            "host_bytes_per_s": self.host_bytes_per_s,
             "memory_efficiency": self.memory_efficiency,
             "compute_efficiency": self.compute_efficiency,
             **{f"flops_per_s.{dtype}": value for dtype, value in self.flops_per_s.items()},
@@ -91,7 +94,7 @@ class Roofline:
     """Weights are read once a step, keys and values of a row once, and activations not at all (they stay in caches)."""
 
     def __init__(self, profile: RooflineProfile, spec: ModelSpec, block_size: int = 16) -> None:
-        """``block_size`` prices copied blocks alone."""
+        """``block_size`` prices copied and transferred blocks alone."""
         self._seconds_per_byte = 1 / (profile.memory_bytes_per_s * profile.memory_efficiency)
         self._seconds_per_flop = 1 / (profile.flops_per_s[spec.weight_dtype] * profile.compute_efficiency)
         self._overhead = profile.step_overhead_s
@@ -102,15 +105,17 @@ class Roofline:
         self._weight_bytes = weight_bytes
         self._kv_bytes = spec.kv_bytes_per_token
         self._slots_per_copy = 2 * block_size
+        self._transfer_seconds = block_size * spec.kv_bytes_per_token / profile.host_bytes_per_s
         self._flops_per_pair = 4 * spec.num_layers * spec.num_heads * spec.head_dim
 
     def price(self, plan: StepPlan) -> float:
         return self.seconds(features(plan))
 
     def seconds(self, step: PlanFeatures) -> float:
-        """0 for a step without tokens: it only tells of events."""
+        """A step without tokens only tells of events, or waits for transfers; nothing hides those of any step."""
+        transfers = step.transferred_blocks * self._transfer_seconds
         if not step.tokens:
-            return 0.0
+            return transfers
         weights = self._body + (self._head if step.sampled else 0)
         linear_read = weights * self._weight_bytes * self._seconds_per_byte
         linear_compute = 2 * (self._body * step.tokens + self._head * step.sampled) * self._seconds_per_flop
@@ -123,7 +128,7 @@ class Roofline:
             spent = max(linear_read + attention_read, linear_compute + attention_compute)
         else:
             spent = linear_read + linear_compute + attention_read + attention_compute
-        return self._overhead + spent
+        return self._overhead + transfers + spent
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,15 +173,16 @@ class Fitted:
         found = profile.coefficients
         self._constant = found.get("constant", 0.0)
         self._terms = tuple(found.get(name, 0.0) for name in PlanFeatures._fields)
+        self._transfer = found.get("transferred_blocks", 0.0)
         self._over = tuple((knot, found.get(f"tokens_over_{knot}", 0.0)) for knot in profile.knots)
 
     def price(self, plan: StepPlan) -> float:
         return self.seconds(features(plan))
 
     def seconds(self, step: PlanFeatures) -> float:
-        """0 for a step without tokens: it only tells of events."""
+        """A step without tokens only tells of events, or waits for transfers."""
         if not step.tokens:
-            return 0.0
+            return step.transferred_blocks * self._transfer
         spent = self._constant
         for cost, amount in zip(self._terms, step, strict=True):
             spent += cost * amount

@@ -24,6 +24,8 @@ class PlanFeatures(NamedTuple):
     """(query, key) pairs of causal attention, per head and layer."""
     copied_blocks: int = 0
     """Blocks that are copied before the step (copy-on-write)."""
+    transferred_blocks: int = 0
+    """Blocks that are copied between the pool and the second tier before the step."""
 
 
 def features(plan: StepPlan) -> PlanFeatures:
@@ -34,11 +36,19 @@ def features(plan: StepPlan) -> PlanFeatures:
     ):  # one token each: it looks at everything before it and at itself
         context = int(np.add.reduce(plan.computed, dtype=np.int64)) + tokens
         return PlanFeatures(
-            tokens, sequences, int(np.count_nonzero(plan.samples)), context, context, len(plan.copies)
+            tokens,
+            sequences,
+            int(np.count_nonzero(plan.samples)),
+            context,
+            context,
+            len(plan.copies),
+            len(plan.transfers),
         )
     computed, scheduled = plan.computed.astype(np.int64), plan.scheduled.astype(np.int64)
     pairs = int((scheduled * computed + scheduled * (scheduled + 1) // 2).sum())
     context = int((computed + scheduled)[scheduled > 0].sum())
     forks = len(plan.forks)
     sampled = int(np.count_nonzero(plan.samples)) - forks
-    return PlanFeatures(tokens, sequences - forks, sampled, context, pairs, len(plan.copies))
+    return PlanFeatures(
+        tokens, sequences - forks, sampled, context, pairs, len(plan.copies), len(plan.transfers)
+    )

@@ -54,7 +54,7 @@ def differing(recorded: StepPlan, replayed: StepPlan, block_size: int) -> Iterat
         if getattr(recorded, name) != getattr(replayed, name):
             yield tell(name, getattr(recorded, name), getattr(replayed, name))
     same_shape = True
-    for name in ("rows", "computed", "scheduled", "samples", "token_ids", "copies", "forks"):
+    for name in ("rows", "computed", "scheduled", "samples", "token_ids", "copies", "forks", "transfers"):
         a, b = getattr(recorded, name), getattr(replayed, name)
         if not np.array_equal(a, b):
             same_shape = False

@@ -12,7 +12,17 @@ from typing import Any
 import numpy as np
 
 from octavo.core.errors import ConfigError
-from octavo.core.events import Admitted, Blocked, Evicted, Finished, Preempted, Refused, StepRecord, Waste
+from octavo.core.events import (
+    Admitted,
+    Blocked,
+    Damaged,
+    Evicted,
+    Finished,
+    Preempted,
+    Refused,
+    StepRecord,
+    Waste,
+)
 from octavo.core.plan import FinishReason
 from octavo.simulation.requests import SimulatedRequest
 from octavo.simulation.streaming import Quantiles, Series
@@ -72,6 +82,8 @@ class Counts:
     tokens_discarded: int = 0
     tokens_recomputed: int = 0
     """Tokens whose keys and values a preemption lost, less the ones that a resumed request found in the cache."""
+    tokens_swapped: int = 0
+    """Tokens whose keys and values preemptions took to the second tier."""
     blocked_steps: int = 0
     """Steps in which external fragmentation kept the queue's head out."""
     blocks_evicted: int = 0
@@ -117,6 +129,8 @@ class Report:
         self._owner: list[_InFlight | None] = [None] * max_num_seqs
         self._first = np.full(max_num_seqs, np.nan)
         """float64 [rows]: when each row's request gave its first token."""
+        self._swapped: set[str] = set()
+        """Requests that were swapped out when they were last preempted."""
         self._silent: set[int] = set()
         """Rows without a first token."""
         self.empty_slots_max = 0
@@ -164,6 +178,9 @@ class Report:
                 continue
             if isinstance(event, Preempted):
                 self._leave_row(event.request_id)
+                self._swapped.discard(event.request_id)
+                if event.tokens_swapped:
+                    self._swapped.add(event.request_id)
             elif isinstance(event, Blocked):
                 blocked = True
                 self.first_blocked = self.first_blocked or event
@@ -171,7 +188,8 @@ class Report:
                 continue
             if isinstance(event, Admitted):
                 if event.resumed:
-                    counts.tokens_recomputed -= event.cached_tokens
+                    if event.request_id not in self._swapped:
+                        counts.tokens_recomputed -= event.cached_tokens
                 else:
                     counts.admitted_tokens += event.prompt_tokens
                     counts.cached_tokens += event.cached_tokens
@@ -179,6 +197,9 @@ class Report:
                 counts.preemptions += 1
                 counts.tokens_discarded += event.tokens_discarded
                 counts.tokens_recomputed += event.tokens_to_recompute
+                counts.tokens_swapped += event.tokens_swapped
+            elif isinstance(event, Damaged):
+                counts.tokens_recomputed += event.tokens
             elif isinstance(event, Refused):
                 counts.requests_refused += 1
             elif isinstance(event, Evicted):

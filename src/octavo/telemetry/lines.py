@@ -9,6 +9,7 @@ from octavo.core.events import (
     BeamsDecided,
     Blocked,
     Copied,
+    Damaged,
     Evicted,
     Finished,
     Forked,
@@ -16,6 +17,7 @@ from octavo.core.events import (
     Preempted,
     RareEvent,
     Refused,
+    Spilled,
 )
 
 
@@ -24,15 +26,17 @@ def event_line(event: RareEvent) -> str:
     match event:
         case Admitted():
             again = "Resumed" if event.resumed else "Admitted"
+            loaded = f" ({event.loaded_tokens} in the second tier)" if event.loaded_tokens else ""
             return (
                 f"{again} {event.request_id}: row {event.row}, {event.prompt_tokens} tokens to hold, "
-                f"{event.cached_tokens} of them cached, {event.blocks} blocks"
+                f"{event.cached_tokens} of them cached{loaded}, {event.blocks} blocks"
             )
         case Preempted():
+            swapped = f", {event.tokens_swapped} swapped out" if event.tokens_swapped else ""
             return (
                 f"Preempted {event.request_id}: {event.requester} needed a block; "
                 f"{event.blocks_released} blocks released, "
-                f"{event.tokens_to_recompute} tokens to recompute, {event.tokens_discarded} discarded; "
+                f"{event.tokens_to_recompute} tokens to recompute, {event.tokens_discarded} discarded{swapped}; "
                 f"pool {pool_text(event.pool_before)} -> {pool_text(event.pool_after)}"
             )
         case Refused():
@@ -44,6 +48,12 @@ def event_line(event: RareEvent) -> str:
             )
         case Evicted():
             return f"Evicted {len(event.blocks)} cached blocks to make room"
+        case Spilled():
+            return f"Spilled {len(event.blocks)} evicted blocks to the second tier"
+        case Damaged():
+            return (
+                f"Damaged blocks in the second tier: {event.request_id} computes {event.tokens} tokens again"
+            )
         case Forked():
             return (
                 f"Forked {event.request_id} from {event.parent_id}: row {event.row} shares {event.blocks} blocks, "

@@ -141,6 +141,8 @@ class Recorder:
                 row: [found.token_ids.tolist(), found.logprobs.tolist(), np.flatnonzero(found.stops).tolist()]
                 for row, found in record.result.candidates.items()
             }
+        if record.result.damaged:
+            line["damaged"] = list(record.result.damaged)
         if record.result.stopped.any():
             line["stopped"] = np.flatnonzero(record.result.stopped).tolist()
         if record.finished.any():
@@ -179,6 +181,8 @@ class Recorder:
             line["copies"] = plan.copies.tolist()
         if len(plan.forks):
             line["forks"] = plan.forks.tolist()
+        if len(plan.transfers):
+            line["transfers"] = plan.transfers.tolist()
         blocks = self._new_blocks(plan)
         if blocks:
             line["blocks"] = blocks

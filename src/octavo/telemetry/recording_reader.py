@@ -23,6 +23,7 @@ from octavo.core.events import (
     PoolState,
     RareEvent,
     Refused,
+    Spilled,
     StepRecord,
     Waste,
 )
@@ -233,7 +234,9 @@ class _Reader:
         running, waiting = found["counts"]
         record = StepRecord(
             plan=plan,
-            result=StepResult(sampled, stopped, candidates=_candidates(found)),
+            result=StepResult(
+                sampled, stopped, candidates=_candidates(found), damaged=tuple(found.get("damaged", ()))
+            ),
             request_ids=request_ids,
             finished=finished,
             events=events,
@@ -292,6 +295,7 @@ class _Reader:
             started=started,
             ended=tuple(found.get("ended", [])),
             forks=np.array(found.get("forks", []), np.int32).reshape(-1, 2),
+            transfers=np.array(found.get("transfers", []), np.int32).reshape(-1, 2),
         )
 
     def _start(
@@ -330,7 +334,7 @@ class _Reader:
                 values[key] = PoolState(**values[key])
         if kind is Finished:
             values["reason"] = FinishReason(values["reason"])
-        if kind is Evicted:
+        if kind is Evicted or kind is Spilled:
             values["blocks"] = tuple(values["blocks"])
         if kind is BeamsDecided:
             values["answers"] = tuple(

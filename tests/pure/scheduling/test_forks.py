@@ -184,6 +184,18 @@ def test_an_answer_that_was_to_fork_can_be_aborted(steps: int) -> None:
     assert ends["x-2"].output_tokens == 4
 
 
+def test_a_leader_whose_others_were_all_aborted_leads_no_more_and_can_be_preempted() -> None:
+    bench = Bench(5, rows=4, budget=9)
+    bench.add("a", 4, 9)
+    bench.steps(4)
+    add(bench, "x", 11, 2)
+    bench.step()  # eight tokens of its prompt; the next step takes the last block for a
+    assert bench.scheduler.finish("x-1", FinishReason.ABORT)
+    assert bench.scheduler.rows_reserved == 0
+    records = bench.drain()
+    assert [e.request_id for record in records for e in events(record, Preempted)] == ["x-0"]
+
+
 def test_an_abort_while_the_step_runs_in_which_they_fork() -> None:
     bench = Bench(30, length=4)
     add(bench, "x", 10, 3)
