@@ -88,10 +88,12 @@ format: install  ## Let ruff rewrite what it can
 bench: model  ## Octavo, and each peer whose place ARGS gives, on the same requests (benchmarks/peers.py)
 	@$(BIN)/python benchmarks/peers.py $(ARGS)
 
-bench-parts: model  ## The scheduler, the kernels and attention, each beside its limit (ARGS go to the scheduler's)
+bench-parts: model  ## Scheduler, kernels and attention beside their limits, quantised weights, the start (ARGS: scheduler's)
 	$(BIN)/python benchmarks/scheduler.py $(ARGS)
 	$(BIN)/python benchmarks/kernels.py
 	$(BIN)/python benchmarks/attention.py
+	$(BIN)/python benchmarks/quantization.py
+	$(BIN)/python benchmarks/startup.py
 
 clean:  ## Remove everything that was built
 	rm -rf $(VENV) $(REFERENCE) $(VENDOR) web/node_modules build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
