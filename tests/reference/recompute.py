@@ -26,6 +26,7 @@ from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "src")]
 
+import reference.native_part  # noqa: E402, F401 - before the loaders
 from octavo.execution.embedded import embedded_model_path  # noqa: E402
 from octavo.execution.loading import LoadedModel, load_model  # noqa: E402
 from octavo.execution.loading.names import weight_names  # noqa: E402
@@ -75,7 +76,7 @@ def save_folder(model: LoadedModel, folder: Path) -> None:
     tensors = {}
     for name in weight_names(a):
         tensors[name.hugging_face] = (
-            weights.vector(name.canonical) if len(name.shape) == 1 else weights.matrix(name.canonical)
+            weights.vector(name.canonical) if len(name.shape) == 1 else weights.matrix(name.canonical).array()
         )
     save_safetensors(folder / "model.safetensors", tensors)
     config = transformers.LlamaConfig(

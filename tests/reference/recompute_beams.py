@@ -20,6 +20,7 @@ import transformers
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "src")]
 
+import reference.native_part  # noqa: E402, F401 - before the loaders
 from octavo.execution.embedded import embedded_model_path  # noqa: E402
 from octavo.execution.loading import load_model  # noqa: E402
 from reference.beams import MAX_TOKENS, NAMES, SETTINGS  # noqa: E402

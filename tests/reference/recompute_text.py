@@ -22,6 +22,7 @@ from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX as QW
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
 
+import reference.native_part  # noqa: F401 - before the loaders
 from octavo.execution.embedded import embedded_model_path
 
 GOLDEN = Path(__file__).parents[1] / "pure" / "text" / "golden.json"
