@@ -71,4 +71,5 @@ def snapshot(session: Session, metrics: Metrics) -> dict[str, Any]:
             for place, sequence in enumerate(running.sequences)
         ],
         "totals": asdict(metrics.totals),
+        "lookups": asdict(metrics.lookups),
     }

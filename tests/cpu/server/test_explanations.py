@@ -85,3 +85,10 @@ def test_an_eviction_names_the_request_that_took_the_block(model: str) -> None:
         blocks = server.metric("prefix_cache_blocks_total")
         missed = server.metric("prefix_cache_misses_total")
         assert blocks == server.metric("prefix_cache_block_hits_total") + missed == 4 + 6 + 4
+
+
+def test_the_state_has_the_counts(server: ServerProcess) -> None:
+    server.post(COMPLETIONS, body([33 + number % 60 for number in range(40)]))
+    lookups = server.http.get("/state").json()["lookups"]
+    assert lookups["blocks"] == lookups["hits"] + sum(lookups["misses"].values()) > 0
+    assert lookups["tokens_hit"] <= lookups["tokens_hit_ever"] <= lookups["tokens_hit_ever_by_token"]
