@@ -52,6 +52,7 @@ def command(
         except RequestError as error:
             click.echo(f"octavo: {error.message}", err=True)
             messages.pop()
+    session.park()
 
 
 def _read_line() -> str | None:

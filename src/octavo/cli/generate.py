@@ -150,6 +150,7 @@ def command(
         finally:
             session.abort([one for choices in answers for one in choices if not one.finished])
             lines.flush(session.engine.clock.now())
+        session.park()
     _closing_line(outputs)
 
 

@@ -183,6 +183,15 @@ SCHEDULER_FLAGS: Flags = (
 )
 """Limits and policies. The simulator takes them too."""
 
+TIER_FLAGS: Flags = (
+    click.option(
+        "--kv-offload-path",
+        metavar="FILE",
+        help="Keep the second tier in this file, so that a later process finds its blocks again. Default: in memory.",
+    ),
+)
+"""What a simulator does not have."""
+
 ALLOCATOR_FLAGS: Flags = (
     click.option(
         "--allocator",
@@ -219,7 +228,14 @@ def with_flags(command: Callable[..., Any], *groups: Flags) -> Callable[..., Any
 def engine_flags(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the flags of an engine; the command receives them as keywords for ``engine_options``."""
     return with_flags(
-        command, MODEL_FLAGS, POOL_FLAGS, MEMORY_FLAGS, SCHEDULER_FLAGS, ALLOCATOR_FLAGS, MACHINE_FLAGS
+        command,
+        MODEL_FLAGS,
+        POOL_FLAGS,
+        MEMORY_FLAGS,
+        SCHEDULER_FLAGS,
+        TIER_FLAGS,
+        ALLOCATOR_FLAGS,
+        MACHINE_FLAGS,
     )
 
 

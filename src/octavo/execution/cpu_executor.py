@@ -126,6 +126,11 @@ class CpuExecutor:
         return logit_memory(rows, self._logits.shape[1])
 
 
+def instruction_path(path: str | None) -> str:
+    """The one that ``path`` comes to: None is the machine's best."""
+    return path or _native.available_paths()[0]
+
+
 def _runtime(path: str | None, threads: int) -> _native.Runtime:
     available = _native.available_paths()
     if path is not None and path not in available:
@@ -133,7 +138,7 @@ def _runtime(path: str | None, threads: int) -> _native.Runtime:
             f"path {path!r} does not run on this machine; {', '.join(available)} do", param="--cpu-path"
         )
     try:
-        return _native.Runtime(path or available[0], threads)
+        return _native.Runtime(instruction_path(path), threads)
     except ValueError as error:
         raise ConfigError(str(error), param="--threads") from error
 

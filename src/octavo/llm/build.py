@@ -21,6 +21,7 @@ from octavo.engine.engine import Engine
 from octavo.execution.cpu_executor import CpuExecutor
 from octavo.execution.embedded import embedded_model_path
 from octavo.execution.loading import LoadedModel, load_model
+from octavo.execution.tier_file import FileStore
 from octavo.llm.completions import CompletionBoard
 from octavo.llm.options import EngineOptions
 from octavo.llm.session import Session
@@ -110,9 +111,7 @@ def engine_settings(
         queue=options.queue,
         preemption=options.preemption,
         prefix_wait=options.prefix_wait,
-        swap_tokens_per_block=swap_tokens_per_block(
-            spec, options.block_size, options.threads or usable_cores()
-        ),
+        swap_tokens_per_block=swap_tokens_per_block(options, spec, options.threads or usable_cores()),
         thrash_preemptions=options.thrash_preemptions,
         thrash_window=options.thrash_window,
     )
@@ -134,7 +133,11 @@ def build_session(
     model = open_model(options)
     sizes = size_pool(options, model.spec)
     cache, limits = engine_settings(options, model.spec, sizes)
-    scheduler = Scheduler(limits, make_allocator(cache, limits.max_num_seqs, limits.max_model_len))
+    store = open_store(options, model, cache.offload_blocks)
+    allocator = make_allocator(cache, limits.max_num_seqs, limits.max_model_len)
+    if isinstance(store, FileStore) and cache.enable_prefix_caching:
+        allocator.offload.tier.adopt(store.contents)
+    scheduler = Scheduler(limits, allocator)
     executor = CpuExecutor(
         model,
         path=options.path,
@@ -143,7 +146,7 @@ def build_session(
         block_size=options.block_size,
         max_num_seqs=options.max_num_seqs,
         max_model_len=sizes.max_model_len,
-        store=open_store(options, model.spec, cache.offload_blocks),
+        store=store,
     )
     tokenizer = tokenizer_from_gguf(model.metadata) if model.metadata else load_tokenizer(model.path)
     board = CompletionBoard()
@@ -158,7 +161,8 @@ def build_session(
     else:
         about = {"model": model.spec.name, "machine": machine()}
         engine = RecordedEngine(scheduler, executor, clock, sink, file=record, cache=cache, about=about)
-    return Session(engine, board, tokenizer, model.spec, options.seed)
+    persistent = isinstance(store, FileStore)
+    return Session(engine, board, tokenizer, model.spec, options.seed, persistent=persistent)
 
 
 def boot(spec: ModelSpec, options: EngineOptions, sizes: Sizes) -> list[str]:

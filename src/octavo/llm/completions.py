@@ -10,6 +10,7 @@ from octavo.core.events import (
     Admitted,
     BeamAnswer,
     BeamsDecided,
+    Damaged,
     Finished,
     Forked,
     Preempted,
@@ -137,7 +138,7 @@ class CompletionBoard:
                 ends.append(event)
             elif isinstance(event, Forked):
                 forks.append(event)
-            elif isinstance(event, (Admitted, Preempted)):
+            elif isinstance(event, (Admitted, Preempted, Damaged)):
                 for completion in self._of(event.request_id):
                     _note(completion, event)
             elif isinstance(event, BeamsDecided):
@@ -184,8 +185,11 @@ class CompletionBoard:
                     )
 
 
-def _note(completion: Completion, event: Admitted | Preempted) -> None:
-    if isinstance(event, Preempted):
+def _note(completion: Completion, event: Admitted | Preempted | Damaged) -> None:
+    if isinstance(event, Damaged):
+        if not completion.preemptions:
+            completion.cached_tokens -= event.tokens
+    elif isinstance(event, Preempted):
         completion.preemptions += 1
         completion.blocks_used = max(completion.blocks_used, event.blocks_released)
         if completion.token_ids:  # a beam search has told none

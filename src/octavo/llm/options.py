@@ -41,6 +41,8 @@ class EngineOptions:
     """Whether requests that arrive together with the same prefix compute it once: the later ones wait for the first."""
     kv_offload_bytes: int | None = None
     """Bytes of the second tier; None is as many blocks as the pool has where ``preemption`` is swap, else none."""
+    kv_offload_path: str | None = None
+    """A file for the second tier, which outlives this process; None is memory that does not."""
     thrash_preemptions: int | None = None
     """Preemptions within ``thrash_window`` steps at which admission pauses; None never pauses it."""
     thrash_window: int = 64

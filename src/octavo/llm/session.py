@@ -52,11 +52,15 @@ class Session:
         tokenizer: Tokenizer,
         spec: ModelSpec,
         seed: int | None,
+        *,
+        persistent: bool = False,
     ) -> None:
+        """``persistent``: whether the second tier outlives this process. ``seed``: of the seeds that are drawn."""
         self.engine = engine
         self.board = board
         self.tokenizer = tokenizer
         self.spec = spec
+        self._persistent = persistent
         self._seeds = random.Random(seed)
         self._count = itertools.count()
 
@@ -174,6 +178,18 @@ class Session:
         for completion in completions:
             self.engine.finish(completion.request.request_id, FinishReason.ABORT)
         self.engine.drain()
+
+    def park(self) -> None:
+        """Before this process ends: what it has cached goes to the second tier, if that outlives it.
+
+        No part of the run: neither sinks nor a recording hear of it.
+        """
+        scheduler, executor = self.engine.scheduler, self.engine.executor
+        if not self._persistent or scheduler.has_unfinished:
+            return
+        scheduler.allocator.park()
+        if (plan := scheduler.plan()) is not None:
+            scheduler.apply(plan, executor.collect(executor.submit(plan)))
 
     def output(self, completion: Completion, prompt: str | None) -> RequestOutput:
         """Of a request with one answer."""

@@ -102,6 +102,9 @@ class Allocator(Protocol):
     def unclean(self) -> Collection[int]:
         """Rows whose next write may fall into a block that others see: ``grow`` must be asked before it."""
 
+    def park(self) -> None:
+        """Copy what is cached to the second tier, as far as it has room, and keep it: this process is about to end."""
+
     def reset_cache(self) -> int:
         """Let nothing that was computed until now be found again. Returns how many cached blocks became free."""
 

@@ -109,6 +109,9 @@ class ContiguousAllocator:
     def grow_by_block(self, rows: NDArray[np.intp]) -> int:
         raise AssertionError("a chunk holds its whole sequence")
 
+    def park(self) -> None:
+        """Nothing is cached."""
+
     def reset_cache(self) -> int:
         return 0  # nothing is ever shared
 

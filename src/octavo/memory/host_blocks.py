@@ -12,7 +12,7 @@ held + spilled + free == total, after every call.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from octavo.core.events import TierState
 
@@ -55,15 +55,16 @@ class HostBlocks:
         if not self.free and len(self.spilled) <= len(self.pinned & self.names.keys()):
             return None
         block = self._take()
-        self.adopt(name, block)
-        return block
-
-    def adopt(self, name: bytes, block: int) -> None:
-        """A block that was just taken, or one of a tier that holds something from the start, has this content."""
-        if block in self.free:
-            self.free.remove(block)
         self.spilled[name] = block
         self.names[block] = name
+        return block
+
+    def adopt(self, contents: Mapping[bytes, int]) -> None:
+        """A fresh tier has had this content from before: name -> block, the least recently used first."""
+        assert len(self.free) == self.total
+        self.spilled.update(contents)
+        self.names = {block: name for name, block in contents.items()}
+        self.free = [block for block in self.free if block not in self.names]
 
     def touch(self, name: bytes) -> int | None:
         """The block with this content, which becomes the most recently used; None if there is none."""

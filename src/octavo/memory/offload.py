@@ -155,6 +155,11 @@ class Offload:
 
     # ------------------------------------------------------------------ telling, and hearing how it went
 
+    @property
+    def pending(self) -> bool:
+        """Whether transfers wait for the next plan."""
+        return bool(self._transfers)
+
     def take(self) -> Transfers:
         """Those since the last call."""
         if not self._transfers:

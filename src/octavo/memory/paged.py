@@ -199,6 +199,12 @@ class PagedAllocator:
             self.lookups.reset(self.cache.forget([block]))
             self.pool.withdraw(block)
 
+    def park(self) -> None:
+        if self.offload.tier.total:
+            # What would be evicted last is spilled last: it is the last to make room.
+            blocks = self.pool.eviction_order().tolist()
+            self.offload.spill(blocks, [self.cache.names[block] for block in blocks])
+
     def reset_cache(self) -> int:
         self.lookups.reset(self.cache.forget(np.flatnonzero(self.pool.findable).tolist()))
         self.offload.forget_all()

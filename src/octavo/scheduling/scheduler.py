@@ -182,7 +182,7 @@ class Scheduler:
         ledger = self._ledger
         assert ledger.plan is None, "the previous plan was not applied"
         work = self.has_unfinished
-        if not (work or ledger.ended or ledger.events):
+        if not (work or ledger.ended or ledger.events or self.allocator.offload.pending):
             return None
         plan = self._planner.plan()
         assert plan.num_tokens or len(plan.transfers) or not work, "a step makes progress when there is work"

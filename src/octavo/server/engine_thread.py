@@ -234,6 +234,7 @@ class EngineThread:
         try:
             while self._turn():
                 pass
+            self.session.park()
             self._on_idle()
         except BaseException as failure:
             self._loop.call_soon_threadsafe(self._on_death, failure)

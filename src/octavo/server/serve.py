@@ -76,6 +76,7 @@ def make_metrics(session: Session, options: ServerOptions) -> Metrics:
         },
         shared_blocks=lambda: max(0, allocator.table.entries - allocator.state().live),
         lookups=allocator.lookups.totals,
+        offload=allocator.offload,
     )
 
 

@@ -81,6 +81,7 @@ class Replay:
         self.recording = Recording(path)
         cache = self.recording.header.cache
         self.scheduler = build_scheduler(cache, self.recording.header.scheduler)
+        self.scheduler.allocator.offload.tier.adopt(self.recording.header.tier)
         self.steps = 0
         """Steps that agree with the recorded ones."""
         self.differences: list[Difference] = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 from prometheus_client import CollectorRegistry
@@ -28,6 +28,7 @@ from octavo.core.events import (
     Waste,
 )
 from octavo.core.plan import FinishReason
+from octavo.memory import Offload
 from octavo.memory.lookup import LookupTotals
 from octavo.telemetry.histogram import (
     COUNTS,
@@ -65,6 +66,8 @@ class Totals:
     queries: int = 0
     """Prompt tokens that were looked up, each once."""
     hits: int = 0
+    offload_hits: int = 0
+    """Those of them that came from the second tier."""
     misses: dict[str, int] = field(default_factory=lambda: dict.fromkeys(MISSES, 0))
     """Prompt tokens that were not found, each once; with ``hits`` they are all prompt tokens. Blocks, and why each of
     them was not found, are counted where they are looked up: ``memory.lookup.LookupTotals``."""
@@ -114,11 +117,13 @@ class Metrics:
         cache_config: Mapping[str, str],
         shared_blocks: Callable[[], int],
         lookups: LookupTotals | None = None,
+        offload: Offload | None = None,
     ) -> None:
         """``cache_config``: labels of ``cache_config_info``. ``shared_blocks``: table entries beyond one a block.
-        ``lookups``: the allocator's counts, which grow by themselves."""
+        ``lookups``: the allocator's counts, which grow by themselves; ``offload``: its second tier."""
         self.totals = Totals()
         self.lookups = lookups or LookupTotals()
+        self.offload = offload or Offload(num_blocks, 0)
         self.newest: StepRecord | None = None
         """The latest step; None before the first."""
         self.histograms = {name: ArrayHistogram(name, *rest) for name, rest in HISTOGRAMS.items()}
@@ -200,6 +205,7 @@ class Metrics:
             findable = (event.prompt_tokens - 1) // self._block_size * self._block_size
             totals.queries += event.prompt_tokens
             totals.hits += event.cached_tokens
+            totals.offload_hits += event.loaded_tokens
             totals.misses["partial_block"] += event.prompt_tokens - findable
             totals.misses["not_found"] += findable - event.cached_tokens
         else:
@@ -311,6 +317,10 @@ class Metrics:
         yield self._gauge(
             "kv_shared_blocks_saved", "Table entries beyond one a live block.", self._shared_blocks()
         )
+        tier = self.offload.tier.state()
+        kinds = {"held": tier.held, "spilled": tier.spilled, "free": tier.free}
+        help_line = "Blocks of the second tier; they sum to it."
+        yield self._by("kv_offload_blocks", help_line, "state", kinds, GaugeMetricFamily)
         names = [*self._labels, *self._cache_config]
         family = GaugeMetricFamily(f"{self._prefix}cache_config_info", "Settings of the pool.", labels=names)
         family.add_metric([*self._labels.values(), *self._cache_config.values()], 1)
@@ -324,6 +334,7 @@ class Metrics:
             "evicted_blocks": ("Cached blocks that lost their content.", totals.evicted_blocks),
             "prefix_cache_queries": ("Prompt tokens looked up in the pool, each once.", totals.queries),
             "prefix_cache_hits": ("Prompt tokens found in the pool.", totals.hits),
+            "kv_offload_hits": ("Those found in the second tier.", totals.offload_hits),
             "prefix_cache_blocks": ("Full blocks of prompts.", lookups.blocks),
             "prefix_cache_waits": (
                 "Requests that were held back until a running one had computed their prefix.",
@@ -350,6 +361,8 @@ class Metrics:
         yield self._by("prefix_cache_misses", misses, "reason", lookups.misses, CounterMetricFamily)
         missed = "Prompt tokens not found in the pool, each once, by reason."
         yield self._by("prefix_cache_missed_tokens", missed, "reason", totals.misses, CounterMetricFamily)
+        moved = "Blocks that went to the second tier or came from it, were lost or found damaged, by kind."
+        yield self._by("kv_offload_moves", moved, "kind", asdict(self.offload.totals), CounterMetricFamily)
         ends = "Requests that ended, by reason."
         yield self._by("request_success", ends, "finished_reason", totals.finished, CounterMetricFamily)
         refusals = "Requests that were not taken, by reason."

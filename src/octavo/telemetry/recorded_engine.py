@@ -31,7 +31,9 @@ class RecordedEngine(Engine):
         about: Mapping[str, str] | None = None,
     ) -> None:
         """``cache``: the settings that made the scheduler's allocator. The caller closes ``file`` after the run."""
-        self.recorder = Recorder(file, cache, scheduler.config, about)
+        self.recorder = Recorder(
+            file, cache, scheduler.config, about, scheduler.allocator.offload.tier.spilled
+        )
         super().__init__(scheduler, executor, clock, FanOut([sink, self.recorder]))
 
     def add(self, request: Request) -> None:

@@ -76,9 +76,11 @@ class Recorder:
         cache: CacheConfig,
         scheduler: SchedulerConfig,
         about: Mapping[str, str] | None = None,
+        tier: Mapping[bytes, int] | None = None,
     ) -> None:
-        """``about``: whatever a reader may want to know (model, machine, date); kept, not interpreted. The caller owns
-        ``file`` and closes it."""
+        """``about``: whatever a reader may want to know (model, machine, date); kept, not interpreted. ``tier``: name
+        and block of what the second tier holds from before, the least recently used first. The caller owns ``file``
+        and closes it."""
         self._file = file
         self._size = cache.block_size
         self._known: set[str] = set()
@@ -96,6 +98,7 @@ class Recorder:
                 "cache": asdict(cache),
                 "scheduler": asdict(scheduler),
                 "about": dict(about or {}),
+                **({"tier": [[name.hex(), block] for name, block in tier.items()]} if tier else {}),
             }
         )
 

@@ -84,6 +84,8 @@ class Header:
     cache: CacheConfig
     scheduler: SchedulerConfig
     about: dict[str, str]
+    tier: dict[bytes, int]
+    """Name -> block of what the second tier held from before."""
 
 
 class Recording:
@@ -130,7 +132,15 @@ def _header(record: Record) -> Header:
         _settings(record, "cache", CacheConfig),
         _settings(record, "scheduler", SchedulerConfig),
         {str(key): str(value) for key, value in about.items()} if isinstance(about, dict) else {},
+        _tier(record),
     )
+
+
+def _tier(record: Record) -> dict[bytes, int]:
+    try:
+        return {bytes.fromhex(name): int(block) for name, block in record.fields.get("tier", ())}
+    except (TypeError, ValueError):
+        record.complain("tier is no list of names and blocks")
 
 
 def _settings(record: Record, name: str, kind: type[Settings]) -> Settings:

@@ -35,7 +35,7 @@ def test_what_a_plan_reads_is_not_written_over() -> None:
 
 def test_a_tier_can_hold_something_from_the_start() -> None:
     tier = HostBlocks(4)
-    tier.adopt(b"a", 2)
+    tier.adopt({b"a": 2})
     assert tier.touch(b"a") == 2 and tier.state() == TierState(0, 1, 3)
     assert tier.hold(3) == [0, 1, 3], "the free ones first"
     tier.forget(2)

@@ -1,0 +1,170 @@
+"""The second tier through the whole engine: a restart, other settings, damage, a recording."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tiny_models
+from octavo.core.errors import ConfigError
+from octavo.core.sampling_params import SamplingParams
+from octavo.llm.build import build_session
+from octavo.llm.completions import Completion
+from octavo.llm.options import EngineOptions
+from octavo.memory import OffloadTotals
+from octavo.simulation.replay import replay_recording
+from octavo.telemetry.recording import open_for_writing
+
+GREEDY = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
+PROMPT = 100
+FOUND = 96
+"""Of its tokens: six full blocks."""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_models.write_llama(tmp_path_factory.mktemp("tiny"), max_model_len=256)
+
+
+@pytest.fixture
+def options(model: Path, tmp_path: Path) -> EngineOptions:
+    """A pool of 9 blocks, for one request of 8."""
+    return EngineOptions(
+        model=str(model),
+        num_blocks=9,
+        max_model_len=140,
+        max_num_seqs=4,
+        threads=1,
+        seed=0,
+        kv_offload_bytes=1 << 20,
+        kv_offload_path=str(tmp_path / "tier"),
+    )
+
+
+def prompt(seed: int) -> list[int]:
+    return np.random.default_rng(seed).integers(3, 200, PROMPT).tolist()
+
+
+def run(
+    options: EngineOptions, *seeds: int, record: Any = None, park: bool = False
+) -> tuple[list[Completion], OffloadTotals]:
+    """These prompts, one after the other, in a process of their own, as it were. ``park``: which ends as it should."""
+    session = build_session(options, record=record)
+    answers = []
+    for seed in seeds:
+        completion = session.add(session.prepare(prompt(seed), GREEDY))
+        session.run([completion])
+        answers.append(completion)
+    totals = session.engine.scheduler.allocator.offload.totals
+    session.engine.drain()
+    if park:
+        session.park()
+    del session
+    gc.collect()  # the file is free again
+    return answers, totals
+
+
+def test_what_was_computed_is_found_after_a_restart(options: EngineOptions) -> None:
+    (first, *_), totals = run(options, 1, 2, 3)
+    assert first.cached_tokens == 0 and totals.spilled >= 6 and totals.found == 0
+    (again, unknown), totals = run(options, 1, 4)
+    assert again.cached_tokens == FOUND and totals.found == 6
+    assert again.token_ids == first.token_ids and unknown.cached_tokens == 0
+
+
+def test_a_process_that_ends_as_it_should_leaves_everything_that_it_had_cached(
+    options: EngineOptions,
+) -> None:
+    (first,), totals = run(options, 1)
+    assert totals.spilled == 0, "nothing had to be evicted"
+    (again,), _ = run(options, 1, park=True)
+    assert again.cached_tokens == 0
+    (again,), _ = run(options, 1)
+    assert again.cached_tokens == FOUND and again.token_ids == first.token_ids
+
+
+@pytest.mark.parametrize("block", range(6))
+def test_damage_to_the_file_costs_a_recompute_and_never_a_token(options: EngineOptions, block: int) -> None:
+    (first, *_), _ = run(options, 1, 2, 3)
+    path = Path(options.kv_offload_path or "")
+    data = np.frombuffer(path.read_bytes(), np.uint8).copy()
+    data[4096 + block * 1000 :: 9000] ^= 255  # some bytes of every block: they are of 4 KiB and more
+    damaged = data.tobytes()
+    path.write_bytes(damaged)
+    (again,), totals = run(options, 1)
+    assert again.token_ids == first.token_ids
+    assert again.cached_tokens < FOUND and totals.damaged >= 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "flag"),
+    [
+        ({"dtype": "f32"}, "--dtype"),
+        ({"quantization": "int8"}, "--quantization"),
+        ({"kv_cache_dtype": "fp8"}, "--kv-cache-dtype"),
+        ({"block_size": 8, "num_blocks": 18}, "--block-size"),
+        ({"path": "portable"}, "--cpu-path"),
+    ],
+)
+def test_a_file_of_other_settings_is_refused_by_the_flag(
+    options: EngineOptions, changes: dict[str, Any], flag: str
+) -> None:
+    run(replace(options, path="avx2"), 1)
+    with pytest.raises(ConfigError) as caught:
+        build_session(replace(options, **{"path": "avx2", **changes}))
+    assert flag in caught.value.message and caught.value.param == "--kv-offload-path"
+
+
+def test_a_file_of_another_model_is_refused(options: EngineOptions, tmp_path: Path) -> None:
+    """Of the same sizes, with one weight changed."""
+    run(options, 1)
+    other = tmp_path / "other"
+    other.mkdir()
+    for file in Path(options.model or "").iterdir():
+        data = bytearray(file.read_bytes())
+        if file.suffix == ".safetensors":
+            data[-7] ^= 1
+        (other / file.name).write_bytes(data)
+    with pytest.raises(ConfigError, match="was written for the model"):
+        build_session(replace(options, model=str(other)))
+
+
+def test_a_copy_of_the_model_elsewhere_is_the_same_model(options: EngineOptions, tmp_path: Path) -> None:
+    run(options, 1, 2, 3)
+    other = tmp_path / Path(options.model or "").name
+    other.mkdir()
+    for file in Path(options.model or "").iterdir():
+        (other / file.name).write_bytes(file.read_bytes())
+    (again,), _ = run(replace(options, model=str(other)), 1)
+    assert again.cached_tokens == FOUND
+
+
+@pytest.mark.parametrize(
+    ("changes", "flag"),
+    [
+        ({"kv_offload_bytes": None}, "--kv-offload-bytes"),
+        ({"kv_offload_bytes": 100}, "--kv-offload-bytes"),
+        ({"kv_offload_bytes": 0}, "--kv-offload-bytes"),
+        ({"allocator": "reserved"}, "--kv-offload-bytes"),
+        ({"kv_offload_path": "/nowhere/at/all"}, "--kv-offload-path"),
+    ],
+)
+def test_mistakes_name_their_flag(options: EngineOptions, changes: dict[str, Any], flag: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build_session(replace(options, **changes))
+    assert caught.value.param == flag
+
+
+def test_a_run_that_found_blocks_of_an_earlier_one_replays(options: EngineOptions, tmp_path: Path) -> None:
+    run(options, 1, 2, 3)
+    path = tmp_path / "run.jsonl"
+    with open_for_writing(path) as file:
+        _, totals = run(options, 1, 5, 2, record=file, park=True)
+    assert totals.found >= 6 and totals.spilled > 0
+    steps, differences = replay_recording(path)
+    assert differences == [] and steps > 60
