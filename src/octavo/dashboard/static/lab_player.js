@@ -215,10 +215,17 @@ export function playerView({ server, onMove, complain, steps }) {
     if (ended) onMove({ step, done: true });
   }
 
+  /** The step that is shown once all that was asked for has come. */
+  function heading() {
+    return working || session === null ? target : step; // a target that nobody works at was given up
+  }
+
   async function byHand(more) {
     pause(false);
-    await seek(step + more);
-    onMove({ step, done: true });
+    const wanted = heading() + more;
+    onMove({ step: wanted, done: true }); // said first: a run that is opened anew meanwhile has to go there, too
+    await seek(wanted);
+    onMove({ step: heading(), done: true });
   }
 
   // ---------------------------------------------------------------- what is shown
