@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from octavo.memory import Allocator, Claim, HashChain, PagedAllocator
+from octavo.memory import Allocator, Claim, HashChain, PagedAllocator, Swapped
 from octavo.memory.audit import audit
 from octavo.memory.lookup import Miss
 
@@ -108,6 +108,11 @@ class MemoryModel:
         self.tokens = np.zeros((rows, width, self.size), np.int32)
         self.hits = 0
         self.requests = 0
+        self.waiting: list[tuple[Row, Swapped]] = []
+        """Sequences that were swapped out."""
+        self.damage: Collection[int] = ()
+        """As in ``Slots.transfer``."""
+        self.loads = 0
         self.past = Past()
 
     @property
@@ -134,6 +139,56 @@ class MemoryModel:
             self.check_lookup(claim, cached // self.size)
         self.rows[row] = Row(prompt, limit, chain, cached, tags_of(prompt))
         self.tokens[row].reshape(-1)[: len(prompt)] = prompt
+        self.move()
+
+    def swap_out(self, row: int, cost: float) -> None:
+        """What a victim goes through; it recomputes, that is to say ends here, where the tier does not take it."""
+        state = self.rows.pop(row)
+        known = np.array(state.tokens[: state.written + 1], np.int32)
+        claim = Claim("", known, state.limit, state.chain)
+        swapped = self.allocator.swap_out(row, state.written, claim, cost)
+        self.allocator.release(row)
+        if swapped is not None:
+            assert swapped.tokens == state.written > 0
+            self.waiting.append((state, swapped))
+        self.move()
+
+    def swap_in(self, number: int, budget: int) -> None:
+        """Let one of those that wait go on, or drop it for good where it has nothing left to compute."""
+        state, swapped = self.waiting[number]
+        if len(state.tokens) == swapped.tokens < state.limit:
+            state.tokens.append(0)
+            state.tags.append(follow(state.tags[-1], 0))
+        if len(state.tokens) == swapped.tokens or not self.free_rows:
+            self.allocator.offload.drop(swapped)
+            del self.waiting[number]
+            return
+        row = self.free_rows[0]
+        claim = Claim("", np.array(state.tokens, np.int32), state.limit, state.chain, True, True, swapped)
+        cached = self.allocator.admit(row, claim, 0, budget)
+        if cached is not None:
+            assert cached == swapped.tokens == state.written
+            del self.waiting[number]
+            self.rows[row] = state
+            self.tokens[row].reshape(-1)[: len(state.tokens)] = state.tokens
+        self.move()
+
+    def move(self) -> None:
+        """Make the transfers, and let the rows know what arrived."""
+        offload, size = self.allocator.offload, self.size
+        transfers = offload.take()
+        damaged = self.slots.transfer(transfers.pairs, self.damage)
+        sources = {int(transfers.pairs[i, 0]) - offload.first for i in damaged}
+        for row, (first, good) in offload.settle(sources).items():
+            state = self.rows[row]
+            state.written = min(state.written, (first + good) * size)
+            self.loads += good
+            last = state.written // size
+            if self.allocator.caching:
+                self.allocator.lookups.done[row] = last
+            if self.allocator.caching and last > first:
+                triple = np.array([[row], [first], [last]], np.int32)
+                self.allocator.publish(*triple, [state.chain], self.tokens)
 
     def check_lookup(self, claim: Claim, hits: int) -> None:
         """What is said about each block of a prompt, against what really happened."""
@@ -177,6 +232,7 @@ class MemoryModel:
                 "it would have fitted"
             )
             return
+        self.move()
         self.slots.copy(self.allocator.take_copies())
         self.slots.write(self.allocator.table.matrix[row], start, state.tags[start:stop])
         self.tokens[row].reshape(-1)[start:stop] = state.tokens[start:stop]
@@ -216,6 +272,8 @@ class MemoryModel:
         for row, state in self.rows.items():
             held = self.slots.read(self.allocator.table.matrix[row], state.written)
             assert held == state.tags[: state.written], f"row {row} reads what it has not written"
+        held = [block for _, swapped in self.waiting for block in swapped.blocks]
+        assert sorted(held) == sorted(self.allocator.offload.tier.held), "a held block has not one owner"
         audit(self.allocator, {row: state.written for row, state in self.rows.items()})
         written = np.array([state.written for state in self.rows.values()], np.int32)
         waste = self.allocator.waste(np.array(list(self.rows), np.int32), written, int(written.sum()), 0)
@@ -226,5 +284,8 @@ class MemoryModel:
     def drain(self) -> None:
         for row in list(self.rows):
             self.release(row)
+        for _, swapped in self.waiting:
+            self.allocator.offload.drop(swapped)
+        self.waiting.clear()
         self.verify()
         assert self.allocator.state().live == 0

@@ -151,6 +151,7 @@ def _create(path: Path, header: bytes) -> None:
     """A file without records. It appears under its name when its header is complete."""
     made = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
+        made.touch(0o600)  # keys and values tell about prompts
         made.write_bytes(header)
         made.replace(path)
     finally:

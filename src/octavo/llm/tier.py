@@ -14,11 +14,11 @@ from octavo.execution.tier_file import FileStore
 from octavo.llm.options import EngineOptions
 from octavo.memory import sizing
 
-COPY_BYTES_PER_S = 4e9
+COPY_BYTES_PER_S = 8e9
 """Between the pool and anonymous memory, one way, assumed: a block is a run of some KiB in each layer."""
-FILE_BYTES_PER_S = 0.7e9
+FILE_BYTES_PER_S = 0.9e9
 """Between the pool and a file's pages in memory, one way, assumed: most of it goes into the checksum."""
-FLOPS_PER_S_AND_CORE = 50e9
+FLOPS_PER_S_AND_CORE = 100e9
 """Of a prefill, assumed. Wrong by a factor of four, either number changes the choice for few victims: see the decision
 page."""
 

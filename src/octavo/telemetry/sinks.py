@@ -14,6 +14,7 @@ from octavo.core.events import (
     Forked,
     PoolState,
     Preempted,
+    Spilled,
     StepRecord,
 )
 from octavo.core.ports import Sink
@@ -44,7 +45,7 @@ class LineSink:
     def __init__(self, write: Callable[[str], None], *, verbose: bool = False) -> None:
         self.say = write
         """Writes a line that comes from no event."""
-        self._everyday = () if verbose else (Admitted, Finished, Forked, Copied, BeamsDecided)
+        self._everyday = () if verbose else (Admitted, Finished, Forked, Copied, Spilled, BeamsDecided)
         self._pool: PoolState | None = None
         """After the step before; None before the first."""
         self._evictions, self._preemptions, self._blocked = EvictionLines(), PreemptionLines(), BlockedLines()

@@ -95,7 +95,7 @@ class PreemptionLines:
         self.count = 0
         """Preemptions that no line has told of yet."""
         self._throttle = Throttle(PREEMPTIONS_MAX)
-        self._recomputed = self._discarded = self._blocks = 0
+        self._recomputed = self._discarded = self._swapped = self._blocks = 0
 
     def line_or_count(self, event: Preempted, now: float) -> str | None:
         """The event's own line, or None: it was counted, and a later line tells of it."""
@@ -104,6 +104,7 @@ class PreemptionLines:
         self.count += 1
         self._recomputed += event.tokens_to_recompute
         self._discarded += event.tokens_discarded
+        self._swapped += event.tokens_swapped
         self._blocks += event.blocks_released
         return None
 
@@ -112,11 +113,13 @@ class PreemptionLines:
         return self.line(now) if self._throttle.over(now) else None
 
     def line(self, now: float) -> str:
+        swapped = f", {self._swapped} swapped out" if self._swapped else ""
         line = (
             f"Preempted {self.count} more (one line each for the first {PREEMPTIONS_MAX} a second): "
             f"{self._blocks} blocks released, {self._recomputed} tokens to recompute, {self._discarded} discarded"
+            f"{swapped}"
         )
-        self.count = self._recomputed = self._discarded = self._blocks = 0
+        self.count = self._recomputed = self._discarded = self._swapped = self._blocks = 0
         return line
 
 

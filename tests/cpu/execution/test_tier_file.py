@@ -59,6 +59,10 @@ def test_named_blocks_are_found_again_the_oldest_first(path: Path) -> None:
     assert not reads(store, 3, 3), "whoever waited for it is gone"
 
 
+def test_only_its_owner_can_read_it(path: Path) -> None:
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
 def test_a_block_written_again_is_the_newest_and_a_forgotten_one_is_gone(path: Path) -> None:
     store = open_store(path)
     store.write(2, content(9), name(9))

@@ -17,8 +17,8 @@ TOKENS = st.lists(st.integers(0, 1), max_size=30)
 """Two tokens alone, so that prefixes meet often."""
 
 
-def make(blocks: int, size: int, name: str, placement: str, caching: bool) -> Allocator:
-    cache = CacheConfig(blocks, size, name, placement, caching)  # type: ignore[arg-type]
+def make(blocks: int, size: int, name: str, placement: str, caching: bool, tier: int = 0) -> Allocator:
+    cache = CacheConfig(blocks, size, name, placement, caching, tier if name == "paged" else 0)  # type: ignore[arg-type]
     return make_allocator(cache, 5, 40)
 
 
@@ -31,9 +31,14 @@ class MemoryMachine(RuleBasedStateMachine):
         name=st.sampled_from(["paged", "paged", "paged", "reserved", "pow2"]),
         placement=st.sampled_from(["first_fit", "buddy"]),
         caching=st.booleans(),
+        tier=st.sampled_from([0, 1, 3, 10, 60]),
+        damage=st.sets(st.integers(0, 9), max_size=2),
     )
-    def start(self, blocks: int, size: int, name: str, placement: str, caching: bool) -> None:
-        self.model = MemoryModel(make(blocks, size, name, placement, caching))
+    def start(
+        self, blocks: int, size: int, name: str, placement: str, caching: bool, tier: int, damage: set[int]
+    ) -> None:
+        self.model = MemoryModel(make(blocks, size, name, placement, caching, tier))
+        self.model.damage = damage
 
     @precondition(lambda self: self.model.free_rows)
     @rule(
@@ -65,6 +70,16 @@ class MemoryMachine(RuleBasedStateMachine):
     def release(self, data: st.DataObject) -> None:
         self.model.release(data.draw(st.sampled_from(sorted(self.model.rows))))
 
+    @precondition(lambda self: self.model.rows)
+    @rule(data=st.data(), cost=st.sampled_from([0.0, 0.0, 1.0]))
+    def swap_out(self, data: st.DataObject, cost: float) -> None:
+        self.model.swap_out(data.draw(st.sampled_from(sorted(self.model.rows))), cost)
+
+    @precondition(lambda self: self.model.waiting)
+    @rule(data=st.data(), budget=st.integers(0, 40))
+    def swap_in(self, data: st.DataObject, budget: int) -> None:
+        self.model.swap_in(data.draw(st.integers(0, len(self.model.waiting) - 1)), budget)
+
     @invariant()
     def everything_is_where_it_must_be(self) -> None:
         if hasattr(self, "model"):
@@ -87,11 +102,12 @@ def random_tokens(rng: random.Random) -> list[int]:
     return [0] * shared + [rng.randint(0, 1) for _ in range(count - shared)]
 
 
-def use_at_random(rng: random.Random, operations: int) -> int:
-    """Returns how many admissions found a prefix."""
-    name = rng.choice(["paged", "paged", "paged", "reserved", "pow2"])
+def use_at_random(rng: random.Random, operations: int) -> tuple[int, int]:
+    """(admissions that found a prefix, blocks that came from the second tier)."""
+    name = rng.choice([*["paged"] * 6, "reserved", "pow2"])
     size = rng.choice([1, 2, 4, 8])
-    allocator = make(rng.randint(1, 40), size, name, rng.choice(["first_fit", "buddy"]), rng.random() < 0.8)
+    placement, caching, tier = rng.choice(["first_fit", "buddy"]), rng.random() < 0.8, rng.choice([0, 4, 30])
+    allocator = make(rng.randint(1, 40), size, name, placement, caching, tier)
     model = MemoryModel(allocator)
     for _ in range(operations):
         kind = rng.random()
@@ -102,17 +118,22 @@ def use_at_random(rng: random.Random, operations: int) -> int:
             model.write(rng.choice(rows), rng.randint(1, 12), random_tokens(rng))
         elif kind < 0.8 and isinstance(allocator, PagedAllocator):
             model.fork(rng.choice(rows))
-        elif kind < 0.88:
+        elif kind < 0.85 and tier:
+            model.swap_out(rng.choice(rows), 0.0)
+        elif kind < 0.92 and model.waiting:
+            model.swap_in(rng.randrange(len(model.waiting)), rng.randint(0, 40))
+        elif kind < 0.94:
             model.truncate(rng.choice(rows), rng.randint(0, 40))
         else:
             model.release(rng.choice(rows))
         model.verify()
     model.drain()
-    return model.hits
+    return model.hits, model.loads
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_five_thousand_operations(seed: int) -> None:
+def test_six_thousand_operations(seed: int) -> None:
     rng = random.Random(seed)
-    hits = sum(use_at_random(rng, 200) for _ in range(25))
+    hits, loads = map(sum, zip(*(use_at_random(rng, 200) for _ in range(30)), strict=True))
     assert hits > 50, "the prefix cache was hardly used"
+    assert loads > 8, "the second tier was hardly used"

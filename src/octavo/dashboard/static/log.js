@@ -7,10 +7,12 @@ const SHOWN_MAX = 150;
 
 export const MEANINGS = {
   Admitted: "A waiting request got a row of the block table and its first blocks.",
-  Preempted: "A running request lost its blocks because an older one needed memory; it will be computed again.",
+  Preempted: "A running request lost its blocks because an older one needed memory; it will be computed again, or wait in the second tier.",
   Refused: "A request that could never fit was turned away at the door.",
   Blocked: "The request at the queue's head did not fit although enough slots were free: they lie scattered.",
   Evicted: "Cached blocks lost their content to make room.",
+  Spilled: "Content of evicted blocks went to the second tier, where it can still be found.",
+  Damaged: "The second tier's file was not intact; the request computes those tokens again.",
   Forked: "A further answer or beam took over all blocks of another; nothing was computed or copied for it.",
   BeamsDecided: "A beam search, which follows several continuations at once, has found its answers.",
   Copied: "A shared block was copied because one of its holders is about to write into it.",
