@@ -85,6 +85,7 @@ def _times(found: dict[str, Any], unit: str) -> str:
 
 def _pool(found: dict[str, Any]) -> list[str]:
     shares = ", ".join(f"{name} {100 * share:.2f} %" for name, share in found["pool_shares"].items())
+    swapped = f"{found['tokens_swapped']:,} swapped, " if found["tokens_swapped"] else ""
     return [
         f"Running {found['running_mean']:.2f} on average, waiting {found['waiting_mean']:.2f}",
         f"Pool over time: {shares}",
@@ -93,6 +94,7 @@ def _pool(found: dict[str, Any]) -> list[str]:
         f"{found['blocks_evicted']:,} blocks evicted",
         *_lookups(found.get("lookups")),
         f"Preemptions: {found['preemptions']:,}; {found['tokens_recomputed']:,} tokens computed again, "
+        f"{swapped}"
         f"{found['tokens_discarded']:,} discarded; {found['blocked_steps']:,} steps blocked by external fragmentation",
     ]
 

@@ -161,14 +161,9 @@ def _flag(name: str) -> str:
 def _offload_blocks(flags: dict[str, Any], spec: ModelSpec, num_blocks: int) -> int:
     """Blocks of the second tier."""
     named = flags["kv_offload_bytes"]
-    if named is None:
-        return num_blocks if flags["preemption"] == "swap" and flags["allocator"] == "paged" else 0
-    if flags["allocator"] != "paged":
-        raise ConfigError(
-            f"--kv-offload-bytes needs --allocator paged: with {flags['allocator']} nobody is short of a block",
-            param="--kv-offload-bytes",
-        )
-    return int(named) // sizing.block_bytes(spec, flags["block_size"])
+    if named is not None:
+        return sizing.offload_blocks_in(named, spec, flags["block_size"], flags["allocator"])
+    return num_blocks if flags["preemption"] == "swap" and flags["allocator"] == "paged" else 0
 
 
 def _swap_tokens_per_block(spec: ModelSpec, profile: Profile | None, block_size: int) -> float:
@@ -245,7 +240,7 @@ def build_simulation(
     return Simulation(
         build_workload(flags, setup.scheduler.max_num_seqs, setup.vocabulary),
         build_scheduler(setup.cache, setup.scheduler, allocator),
-        None if setup.profile is None else setup.profile.cost_model(setup.spec),
+        None if setup.profile is None else setup.profile.cost_model(setup.spec, setup.cache.block_size),
         report=Report(
             max_num_seqs=setup.scheduler.max_num_seqs,
             slots_total=setup.cache.num_blocks * setup.cache.block_size,

@@ -31,23 +31,9 @@ def tier_blocks(options: EngineOptions, spec: ModelSpec, num_blocks: int) -> int
             "--kv-offload-path needs --kv-offload-bytes: how large the file is to be",
             param="--kv-offload-bytes",
         )
-    if options.allocator != "paged":
-        if named is not None:
-            raise ConfigError(
-                f"--kv-offload-bytes needs --allocator paged: with {options.allocator} nobody is short of a block",
-                param="--kv-offload-bytes",
-            )
-        return 0
-    if named is None:
-        return num_blocks if options.preemption == "swap" else 0
-    size = sizing.block_bytes(spec, options.block_size)
-    if named < size:
-        raise ConfigError(
-            f"--kv-offload-bytes is {named:,}, but one block of {options.block_size} tokens of {spec.name} takes"
-            f" {size:,} bytes",
-            param="--kv-offload-bytes",
-        )
-    return named // size
+    if named is not None:
+        return sizing.offload_blocks_in(named, spec, options.block_size, options.allocator)
+    return num_blocks if options.preemption == "swap" and options.allocator == "paged" else 0
 
 
 def swap_tokens_per_block(options: EngineOptions, spec: ModelSpec, cores: int) -> float:

@@ -40,6 +40,23 @@ def blocks_in(pool_bytes: int, spec: ModelSpec, block_size: int) -> int:
     return pool_bytes // size
 
 
+def offload_blocks_in(offload_bytes: int, spec: ModelSpec, block_size: int, allocator: str) -> int:
+    """Whole blocks in a second tier of so many bytes. ConfigError if not even one fits, or the allocator uses none."""
+    if allocator != "paged":
+        raise ConfigError(
+            f"--kv-offload-bytes needs --allocator paged: with {allocator} nobody is short of a block",
+            param="--kv-offload-bytes",
+        )
+    size = block_bytes(spec, block_size)
+    if offload_bytes < size:
+        raise ConfigError(
+            f"--kv-offload-bytes is {offload_bytes:,}, but one block of {block_size} tokens of {spec.name} takes"
+            f" {size:,} bytes",
+            param="--kv-offload-bytes",
+        )
+    return offload_bytes // size
+
+
 def pool_bytes(num_blocks: int, spec: ModelSpec, block_size: int) -> int:
     """Bytes of a pool of ``num_blocks``."""
     return num_blocks * block_bytes(spec, block_size)

@@ -64,7 +64,7 @@ class RooflineProfile:
                 param="--profile",
             )
 
-    def cost_model(self, spec: ModelSpec) -> CostModel:
+    def cost_model(self, spec: ModelSpec, block_size: int = 16) -> CostModel:
         """Raises ConfigError if nothing is known about the element type of the model's weights."""
         if spec.weight_dtype not in self.flops_per_s:
             known = ", ".join(self.flops_per_s)
@@ -72,7 +72,7 @@ class RooflineProfile:
                 f"profile {self.name} has no flops_per_s for {spec.weight_dtype} weights; it has {known}",
                 param="--profile",
             )
-        return Roofline(self, spec)
+        return Roofline(self, spec, block_size)
 
 
 def body_parameters(spec: ModelSpec) -> int:
@@ -163,8 +163,8 @@ class FittedProfile:
         if not any(self.coefficients.values()):
             raise ConfigError(f"profile {self.name}: every step would take no time", param="--profile")
 
-    def cost_model(self, spec: ModelSpec) -> CostModel:
-        """The model was measured with the machine; ``spec`` is not looked at."""
+    def cost_model(self, spec: ModelSpec, block_size: int = 16) -> CostModel:
+        """The model was measured with the machine; ``spec`` and ``block_size`` are not looked at."""
         return Fitted(self)
 
 

@@ -27,6 +27,15 @@ def test_the_report_adds_up(simulate: Simulate) -> None:
     )
 
 
+def test_swapped_requests_compute_nothing_again(simulate: Simulate) -> None:
+    plain = simulate(*SMALL, *WORK, "--no-enable-prefix-caching", "--json").json
+    swap = simulate(*SMALL, *WORK, "--no-enable-prefix-caching", "--preemption", "swap", "--json").json
+    assert plain["tokens_recomputed"] > 0 == plain["tokens_swapped"]
+    assert swap["tokens_swapped"] > 0 == swap["tokens_recomputed"]
+    assert swap["requests_finished"] == plain["requests_finished"] == 20
+    assert " swapped, " in simulate(*SMALL, *WORK, "--preemption", "swap").out
+
+
 @pytest.mark.parametrize("arrivals", ["all", "fixed:2", "poisson:1.5", "gamma:1:0.5", "saturated"])
 def test_arrivals(simulate: Simulate, arrivals: str) -> None:
     found = simulate(*SMALL, *WORK, "--arrivals", arrivals, "--json").json

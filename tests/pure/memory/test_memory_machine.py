@@ -106,7 +106,11 @@ def use_at_random(rng: random.Random, operations: int) -> tuple[int, int]:
     """(admissions that found a prefix, blocks that came from the second tier)."""
     name = rng.choice([*["paged"] * 6, "reserved", "pow2"])
     size = rng.choice([1, 2, 4, 8])
-    placement, caching, tier = rng.choice(["first_fit", "buddy"]), rng.random() < 0.8, rng.choice([0, 4, 30, 30])
+    placement, caching, tier = (
+        rng.choice(["first_fit", "buddy"]),
+        rng.random() < 0.8,
+        rng.choice([0, 4, 30, 30]),
+    )
     allocator = make(rng.randint(1, 40), size, name, placement, caching, tier)
     model = MemoryModel(allocator)
     for _ in range(operations):

@@ -27,6 +27,15 @@ def test_the_articles_pool() -> None:
     assert sizing.tokens_per_gib(QWEN3_4B) == 7_281
 
 
+def test_the_blocks_of_a_second_tier() -> None:
+    block = sizing.block_bytes(QWEN3_4B, 16)
+    assert sizing.offload_blocks_in(3 * block + 7, QWEN3_4B, 16, "paged") == 3
+    for size, allocator in ((block - 1, "paged"), (0, "paged"), (10 * block, "reserved")):
+        with pytest.raises(ConfigError) as caught:
+            sizing.offload_blocks_in(size, QWEN3_4B, 16, allocator)
+        assert caught.value.param == "--kv-offload-bytes"
+
+
 def test_what_keeps_more_requests_from_running() -> None:
     assert sizing.concurrency(10, 95, 16) == sizing.Concurrency(9, 9, "pool")
     assert sizing.concurrency(10, 160, 16) == sizing.Concurrency(16, 16, "max_num_seqs")

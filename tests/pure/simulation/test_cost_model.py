@@ -12,7 +12,7 @@ import pytest
 from octavo.core.errors import ConfigError
 from octavo.core.model_spec import ModelSpec
 from octavo.core.plan import StepPlan
-from octavo.simulation.cost_model import FittedProfile, RooflineProfile, body_parameters
+from octavo.simulation.cost_model import FittedProfile, Roofline, RooflineProfile, body_parameters
 from octavo.simulation.features import PlanFeatures, features
 from octavo.simulation.profile_files import bundled_profiles, load_profile, save_profile
 
@@ -91,6 +91,23 @@ def test_a_roofline_by_hand() -> None:
     assert seconds(overlap="none") == pytest.approx(read + kv + compute + attention)
     assert seconds(step_overhead_s=0.5) == pytest.approx(read + kv + 0.5)
     assert seconds(memory_efficiency=0.5) == pytest.approx(2 * (read + kv))
+
+
+def test_transfers_take_their_time_with_tokens_and_without() -> None:
+    card = replace(CARD, host_bytes_per_s=1e5)
+    decode = PlanFeatures(tokens=2, sequences=2, sampled=2, kv_tokens=1_000, pairs=1_000)
+    for size in (16, 32):
+        one = size * SPEC.kv_bytes_per_token / 1e5
+        model = card.cost_model(SPEC, size)
+        assert isinstance(model, Roofline)
+        waiting = PlanFeatures(0, 0, 0, 0, 0, transferred_blocks=3)
+        assert model.seconds(waiting) == pytest.approx(3 * one)
+        more = model.seconds(decode._replace(transferred_blocks=5)) - model.seconds(decode)
+        assert more == pytest.approx(5 * one)
+    fitted = FittedProfile("mine", "here", {"constant": 1.0, "transferred_blocks": 0.25}).cost_model(SPEC)
+    transfers = np.array([[0, 9], [9, 1]], np.int32)
+    assert fitted.price(replace(plan([4], [1], [True]), transfers=transfers)) == pytest.approx(1.5)
+    assert fitted.price(replace(plan([], [], []), transfers=transfers)) == pytest.approx(0.5)
 
 
 def test_a_long_prefill_is_bound_by_arithmetic() -> None:
