@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,13 @@ def test_no_file_is_two_things() -> None:
 def test_no_function_is_two_things() -> None:
     found = {name for path in SOURCE.rglob("*.py") for name in long_functions(path)}
     assert found == LONG_FUNCTIONS, "split these, or take them off the list of exceptions if they have shrunk"
+
+
+def test_test_files_have_names_of_their_own() -> None:
+    """pytest imports those outside a package by their bare name; two of one name stop the whole run."""
+    files = [file for file in (ROOT / "tests").rglob("test_*.py") if not (file.parent / "__init__.py").exists()]
+    names = Counter(file.name for file in files)
+    assert len(files) > 50 and [name for name, count in names.items() if count > 1] == []
 
 
 def test_every_module_says_what_it_is() -> None:
