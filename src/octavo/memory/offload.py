@@ -41,6 +41,9 @@ class Transfers:
     """Transfer -> name of what it spills."""
 
 
+NOTHING = Transfers(NO_TRANSFERS, {})
+
+
 @dataclass(slots=True)
 class OffloadTotals:
     """Blocks since the start."""
@@ -163,7 +166,7 @@ class Offload:
     def take(self) -> Transfers:
         """Those since the last call."""
         if not self._transfers:
-            return Transfers(NO_TRANSFERS, {})
+            return NOTHING
         pairs = np.array([one[:2] for one in self._transfers], np.int32)
         pairs.setflags(write=False)
         names = {i: one[2] for i, one in enumerate(self._transfers) if one[2] is not None}

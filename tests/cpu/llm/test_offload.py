@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import gc
-from dataclasses import replace
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +79,37 @@ def test_what_was_computed_is_found_after_a_restart(options: EngineOptions) -> N
     (again, unknown), totals = run(options, 1, 4)
     assert again.cached_tokens == FOUND and totals.found == 6
     assert again.token_ids == first.token_ids and unknown.cached_tokens == 0
+
+
+CHILD = """
+import json, sys
+from test_offload import EngineOptions, GREEDY, build_session, prompt
+session = build_session(EngineOptions(**json.loads(sys.argv[1])))
+while True:
+    for seed in range(1, 7):
+        session.run([session.add(session.prepare(prompt(seed), GREEDY))])
+        print(seed, flush=True)
+"""
+
+
+def test_a_process_killed_at_work_leaves_a_tier_that_answers_alike(options: EngineOptions) -> None:
+    seeds = range(1, 7)
+    expected, _ = run(replace(options, kv_offload_bytes=None, kv_offload_path=None), *seeds)
+    found = 0
+    for attempt in range(3):
+        command = [sys.executable, "-c", CHILD, json.dumps(asdict(options))]
+        path = os.pathsep.join((str(Path(__file__).parent), str(Path(__file__).parents[2])))
+        environment = {**os.environ, "PYTHONPATH": path}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+            assert process.stdout is not None
+            for _ in range(6 + 5 * attempt):
+                assert process.stdout.readline()
+            process.kill()
+        answers, totals = run(options, *seeds)
+        assert [one.token_ids for one in answers] == [one.token_ids for one in expected]
+        assert totals.damaged <= 1
+        found += totals.found
+    assert found > 60
 
 
 def test_a_process_that_ends_as_it_should_leaves_everything_that_it_had_cached(
