@@ -36,7 +36,7 @@ HERE = Path(__file__).resolve().parent
 POOLS = {"small": 16_384, "ample": 131_072}
 """Tokens of each pool: 1,024 blocks of 16, and one that nothing waits for."""
 PROMPT_MAX, OUTPUT_MAX = 512, 256
-SINGLE_REQUESTS = 6
+SINGLE_REQUESTS = 4
 """Requests of a round at one at a time; the whole workload would take minutes."""
 
 Requests = list[tuple[list[int], int]]
