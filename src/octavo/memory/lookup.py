@@ -70,6 +70,8 @@ class Lookup:
     """Leading tokens that a cache of this block size which forgets nothing would have found, as far as is known."""
     ever_by_token: int = 0
     """The same of a cache with blocks of one token."""
+    loaded: int = 0
+    """The last of the hits: those that come from the second tier."""
 
     @property
     def blocks(self) -> int:

@@ -95,8 +95,9 @@ class Lookups:
 
     # ------------------------------------------------------------------ admissions
 
-    def take(self, row: int, claim: Claim, hits: int) -> None:
-        """A request is let in to ``row``: ``hits`` of its leading blocks were found. Its others are not acquired yet.
+    def take(self, row: int, claim: Claim, hits: int, loaded: int = 0) -> None:
+        """A request is let in to ``row``: ``hits`` of its leading blocks were found, the last ``loaded`` of them in the
+        second tier. Its others are not acquired yet.
 
         What is evicted for this row from now on is evicted for this request.
         """
@@ -112,7 +113,7 @@ class Lookups:
         blocks = (len(claim.token_ids) - 1) // self._size
         missed = claim.chain.digests[hits:blocks]
         if not claim.resumed:
-            self._look(claim, hits, missed)
+            self._look(claim, hits, missed, loaded)
         if missed:
             self._last[row], self._chains[row] = blocks, claim.chain
             self._expect(missed[0])
@@ -132,7 +133,7 @@ class Lookups:
         self.totals.misses["not_looked_up"] += lookup.blocks
         self._keep(lookup)
 
-    def _look(self, claim: Claim, hits: int, missed: list[bytes]) -> None:
+    def _look(self, claim: Claim, hits: int, missed: list[bytes], loaded: int) -> None:
         chain, token_ids = claim.chain, claim.token_ids
         misses, computing, keys = NO_MISSES, None, NO_KEYS
         evictions: tuple[Eviction, ...] = ()
@@ -148,7 +149,7 @@ class Lookups:
         ever, by_token = self._ever(chain, token_ids, hits, misses, keys)
         lookup = Lookup(
             *(claim.request_id, chain.root, self.step, len(token_ids), self._size, hits, misses),
-            *(evictions, computing, None, ever, by_token),
+            *(evictions, computing, None, ever, by_token, loaded),
         )
         self._count(lookup)
         self._keep(lookup)

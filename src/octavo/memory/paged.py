@@ -97,7 +97,7 @@ class PagedAllocator:
         if missing > room:
             return None
         cached = (len(hits) + len(loads)) * self.block_size if swapped is None else swapped.tokens
-        self.lookups.take(row, claim, cached // self.block_size)
+        self.lookups.take(row, claim, cached // self.block_size, len(loads))
         if len(hits):
             self.pool.share(hits)
             self.table.append(row, hits)

@@ -69,8 +69,11 @@ class Explainer:
 
     def _runs(self, lookup: Lookup) -> Iterator[dict[str, Any]]:
         """Neighbouring blocks of one fate together."""
-        if lookup.hits:
-            yield {"first": 0, "count": lookup.hits, "found": "hit"}
+        in_pool = lookup.hits - lookup.loaded
+        if in_pool:
+            yield {"first": 0, "count": in_pool, "found": "hit"}
+        if lookup.loaded:
+            yield {"first": in_pool, "count": lookup.loaded, "found": "second_tier"}
         evictions = iter(lookup.evictions)
         fates = [
             (_told(miss), next(evictions) if miss == Miss.EVICTED else None)

@@ -21,6 +21,7 @@ from octavo.llm.build import build_session
 from octavo.llm.completions import Completion
 from octavo.llm.options import EngineOptions
 from octavo.memory import OffloadTotals
+from octavo.server.explanations import Explainer
 from octavo.simulation.replay import replay_recording
 from octavo.telemetry.recording import open_for_writing
 
@@ -79,6 +80,20 @@ def test_what_was_computed_is_found_after_a_restart(options: EngineOptions) -> N
     (again, unknown), totals = run(options, 1, 4)
     assert again.cached_tokens == FOUND and totals.found == 6
     assert again.token_ids == first.token_ids and unknown.cached_tokens == 0
+
+
+def test_the_second_tier_is_a_hit_of_its_own_kind(options: EngineOptions) -> None:
+    run(options, 1, park=True)
+    session = build_session(options)
+    explainer = Explainer(session.engine)
+    requests = [session.prepare(prompt(1), GREEDY) for _ in range(2)]
+    for request in requests:
+        session.run([session.add(request)])
+    told = explainer.of(requests)
+    assert told[0] is not None and told[1] is not None
+    assert told[0]["cached_tokens"] == told[1]["cached_tokens"] == FOUND
+    assert told[0]["blocks"] == [{"first": 0, "count": 6, "found": "second_tier"}]
+    assert told[1]["blocks"] == [{"first": 0, "count": 6, "found": "hit"}]
 
 
 CHILD = """

@@ -102,6 +102,8 @@ def test_evicted_blocks_are_found_in_the_tier() -> None:
     (admitted,) = events(record, Admitted)
     assert (admitted.cached_tokens, admitted.loaded_tokens) == (8, 8)
     assert record.request_ids == ()
+    lookup = bench.scheduler.allocator.lookups.recent["c"]
+    assert (lookup.hits, lookup.loaded, len(lookup.misses)) == (2, 2, 0)
     assert ran(bench.step()) == [("c", 8, 1)]
     # From the tier they went into the pool, where the next one finds them.
     bench.drain()
