@@ -49,7 +49,9 @@ def test_no_function_is_two_things() -> None:
 
 def test_test_files_have_names_of_their_own() -> None:
     """pytest imports those outside a package by their bare name; two of one name stop the whole run."""
-    files = [file for file in (ROOT / "tests").rglob("test_*.py") if not (file.parent / "__init__.py").exists()]
+    files = [
+        file for file in (ROOT / "tests").rglob("test_*.py") if not (file.parent / "__init__.py").exists()
+    ]
     names = Counter(file.name for file in files)
     assert len(files) > 50 and [name for name, count in names.items() if count > 1] == []
 
