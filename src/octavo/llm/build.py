@@ -25,7 +25,7 @@ from octavo.execution.tier_file import FileStore
 from octavo.llm.completions import CompletionBoard
 from octavo.llm.options import EngineOptions
 from octavo.llm.session import Session
-from octavo.llm.tier import open_store, swap_tokens_per_block, tier_blocks
+from octavo.llm.tier import open_store, swap_tokens_per_block, tier_blocks, tier_lines
 from octavo.memory import make_allocator, sizing
 from octavo.scheduling.scheduler import Scheduler
 from octavo.telemetry.boot import boot_lines
@@ -152,7 +152,8 @@ def build_session(
     board = CompletionBoard()
     listening: list[Sink] = [board, *sinks]
     if lines is not None:
-        for line in (*model.notes, *boot(model.spec, options, sizes)):
+        told = tier_lines(options, model.spec, cache.offload_blocks, len(allocator.offload.tier.spilled))
+        for line in (*model.notes, *boot(model.spec, options, sizes), *told):
             lines.say(line)
         listening.append(lines)
     clock, sink = MonotonicClock(), FanOut(listening)

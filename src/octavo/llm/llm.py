@@ -30,6 +30,10 @@ class LLM:
     def __init__(self, model: str | None = None, **options: Any) -> None:
         self.session = build_session(EngineOptions(model=model, **options))
 
+    def close(self) -> None:
+        """Leave what is cached to the next process; with ``kv_offload_path`` alone there is something to do."""
+        self.session.park()
+
     def get_tokenizer(self) -> Tokenizer:
         return self.session.tokenizer
 

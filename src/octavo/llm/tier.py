@@ -64,3 +64,14 @@ def open_store(options: EngineOptions, model: LoadedModel, blocks: int) -> FileS
         "layout of blocks": f"1, {spec.num_layers} layers of {layer_bytes} bytes",
     }
     return FileStore(Path(options.kv_offload_path).expanduser(), about, blocks, spec.num_layers, layer_bytes)
+
+
+def tier_lines(options: EngineOptions, spec: ModelSpec, blocks: int, found: int) -> list[str]:
+    """What to say of it at the start; nothing where there is none. ``found``: blocks that the file had."""
+    if not blocks:
+        return []
+    size = blocks * sizing.block_bytes(spec, options.block_size) / sizing.MIB
+    where = "in memory"
+    if options.kv_offload_path is not None:
+        where = f"in {options.kv_offload_path}, {found:,} of them full from before"
+    return [f"Second tier: {blocks:,} blocks, {size:,.1f} MiB (--kv-offload-bytes) {where}"]

@@ -19,11 +19,13 @@ from octavo.core.errors import ConfigError
 from octavo.core.sampling_params import SamplingParams
 from octavo.llm.build import build_session
 from octavo.llm.completions import Completion
+from octavo.llm.llm import LLM
 from octavo.llm.options import EngineOptions
 from octavo.memory import OffloadTotals
 from octavo.server.explanations import Explainer
 from octavo.simulation.replay import replay_recording
 from octavo.telemetry.recording import open_for_writing
+from octavo.telemetry.sinks import LineSink
 
 GREEDY = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
 PROMPT = 100
@@ -80,6 +82,34 @@ def test_what_was_computed_is_found_after_a_restart(options: EngineOptions) -> N
     (again, unknown), totals = run(options, 1, 4)
     assert again.cached_tokens == FOUND and totals.found == 6
     assert again.token_ids == first.token_ids and unknown.cached_tokens == 0
+
+
+def test_the_offline_api_leaves_its_cache_behind(options: EngineOptions) -> None:
+    found = []
+    for close in (False, True, False):
+        llm = LLM(**asdict(options))
+        (output,) = llm.generate([prompt(1)], GREEDY, use_tqdm=False)
+        found.append(output.num_cached_tokens)
+        if close:
+            llm.close()
+        del llm
+        gc.collect()
+    assert found == [0, 0, FOUND]
+
+
+def test_the_start_tells_of_the_tier(options: EngineOptions) -> None:
+    def lines(options: EngineOptions) -> list[str]:
+        told: list[str] = []
+        build_session(options, lines=LineSink(told.append))
+        gc.collect()
+        return [line for line in told if line.startswith("Second tier")]
+
+    assert lines(replace(options, kv_offload_bytes=None, kv_offload_path=None)) == []
+    (line,) = lines(replace(options, kv_offload_bytes=None, kv_offload_path=None, preemption="swap"))
+    assert line.startswith("Second tier: 9 blocks, ") and line.endswith(" in memory")
+    run(options, 1, park=True)
+    (line,) = lines(options)
+    assert line.endswith("tier, 7 of them full from before")
 
 
 def test_the_second_tier_is_a_hit_of_its_own_kind(options: EngineOptions) -> None:
