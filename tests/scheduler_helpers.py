@@ -106,9 +106,10 @@ class Bench:
         length: int = 1_000,
         allocator: str = "paged",
         caching: bool = False,
+        tier: int = 0,
         **config: object,
     ) -> None:
-        cache = CacheConfig(blocks, size, allocator, "first_fit", caching)  # type: ignore[arg-type]
+        cache = CacheConfig(blocks, size, allocator, "first_fit", caching, tier)  # type: ignore[arg-type]
         settings = SchedulerConfig(rows, budget, model_len, **config)  # type: ignore[arg-type]
         self.scheduler: Scheduler = make_scheduler(cache, settings)
         self.lengths: dict[str, int] = {}

@@ -49,7 +49,8 @@ def event_line(event: RareEvent) -> str:
         case Evicted():
             return f"Evicted {len(event.blocks)} cached blocks to make room"
         case Spilled():
-            return f"Spilled {len(event.blocks)} evicted blocks to the second tier"
+            blocks = "block" if len(event.blocks) == 1 else "blocks"
+            return f"Spilled {len(event.blocks)} evicted {blocks} to the second tier"
         case Damaged():
             return (
                 f"Damaged blocks in the second tier: {event.request_id} computes {event.tokens} tokens again"

@@ -4,19 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from octavo.core.config import CacheConfig, SchedulerConfig
 from octavo.core.events import Admitted, Damaged, Finished, PoolState, Preempted, Spilled, TierState
 from octavo.core.plan import FinishReason
 from octavo.scheduling.audit import audit
-from scheduler_helpers import Bench, events, make_scheduler, ran
+from scheduler_helpers import Bench, events, ran
 
 
 class TierBench(Bench):
     def __init__(self, blocks: int, tier: int, *, caching: bool = False, **config: object) -> None:
-        super().__init__(blocks, caching=caching)
-        cache = CacheConfig(blocks, 4, "paged", "first_fit", caching, tier)
-        settings = SchedulerConfig(4, 100, 1_000, preemption="swap", **config)  # type: ignore[arg-type]
-        self.scheduler = make_scheduler(cache, settings)
+        super().__init__(blocks, caching=caching, tier=tier, preemption="swap", **config)
 
     @property
     def tier(self) -> TierState:

@@ -30,6 +30,7 @@ class Counted:
             cache_config={"block_size": "4"},
             shared_blocks=lambda: 0,
             lookups=self.bench.scheduler.allocator.lookups.totals,
+            offload=self.bench.scheduler.allocator.offload,
         )
         self.now = 0.0
 
@@ -89,6 +90,28 @@ def test_blocks_and_running_requests_of_the_moment() -> None:
     assert values["kv_cache_usage_perc"] == pytest.approx(0.3)
     assert values["num_requests_running"] == 2
     assert values["kv_waste_tokens:internal"] == 4
+
+
+def test_the_second_tier_beside_the_pool() -> None:
+    counted = Counted(blocks=5, tier=8, caching=True, preemption="swap")
+    counted.add("a", range(100, 109), 1)
+    counted.drain()
+    counted.add("b", 17, 1)
+    counted.drain()
+    values = counted.values()
+    tier = [values[f"kv_offload_blocks:{state}"] for state in ("held", "spilled", "free")]
+    assert tier == [0, 2, 6] and values["kv_offload_moves_total:spilled"] == 2
+    counted.add("c", range(100, 109), 1)
+    counted.drain()
+    values = counted.values()
+    assert values["prefix_cache_hits_total"] == values["kv_offload_hits_total"] == 8
+    assert values["kv_offload_moves_total:found"] == 2
+    counted.add("d", range(200, 207), 8)
+    counted.add("e", range(300, 307), 8)
+    counted.steps(3)
+    values = counted.values()
+    assert values["num_preemptions_total"] == 1 and values["preempted_tokens_total"] == 0
+    assert values["kv_offload_blocks:held"] == values["kv_offload_moves_total:swapped_out"] == 2
 
 
 def test_an_aborted_request_and_the_row_it_left() -> None:

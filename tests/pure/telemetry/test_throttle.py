@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from octavo.core.events import Blocked
+from octavo.core.events import Blocked, Damaged
+from octavo.telemetry.lines import event_line
 from octavo.telemetry.sinks import LineSink
 from octavo.telemetry.throttle import PREEMPTIONS_MAX, REFUSALS_MAX, BlockedLines, Refusals, Throttle
 from scheduler_helpers import Bench
@@ -16,6 +17,25 @@ def test_a_throttle_counts_periods_from_their_first_call() -> None:
     assert passed == [True, True, False, False, True, True, True, False, True]
     assert not throttle.over(6.9)
     assert throttle.over(7.0)
+
+
+def test_lines_tell_of_the_second_tier() -> None:
+    lines: list[str] = []
+    sink = LineSink(lines.append, verbose=True)
+    bench = Bench(5, caching=True, tier=8, preemption="swap")
+    bench.add("a", range(100, 109), 1)
+    for record in bench.drain():
+        sink.emit(record, 0.0)
+    bench.add("b", 7, 8)
+    bench.add("c", 7, 8, salt="other")
+    for record in bench.drain():
+        sink.emit(record, 0.0)
+    text = "\n".join(lines)
+    assert "Preempted c: c needed a block" in text and "0 discarded, 8 swapped out; pool" in text
+    assert "Spilled 1 evicted block to the second tier" in text
+    again = next(line for line in lines if line.startswith("Resumed c"))
+    assert "8 of them cached" in again
+    assert event_line(Damaged("x", 32)) == ("Damaged blocks in the second tier: x computes 32 tokens again")
 
 
 class Run:
