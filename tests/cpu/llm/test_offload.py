@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import struct
 import subprocess
 import sys
 from dataclasses import asdict, replace
@@ -17,6 +18,7 @@ import pytest
 import tiny_models
 from octavo.core.errors import ConfigError
 from octavo.core.sampling_params import SamplingParams
+from octavo.execution.tier_file import ENTRY_BYTES
 from octavo.llm.build import build_session
 from octavo.llm.completions import Completion
 from octavo.llm.llm import LLM
@@ -238,6 +240,22 @@ def test_mistakes_name_their_flag(options: EngineOptions, changes: dict[str, Any
     with pytest.raises(ConfigError) as caught:
         build_session(replace(options, **changes))
     assert caught.value.param == flag
+
+
+def test_a_run_that_met_damage_replays(options: EngineOptions, tmp_path: Path) -> None:
+    (first,), _ = run(options, 1, park=True)
+    tier, path = Path(options.kv_offload_path or ""), tmp_path / "run.jsonl"
+    data = tier.read_bytes()
+    entry = data.index(struct.pack("<QQ", 1, 3))  # state and stamp: the third block that was spilled
+    at = entry + ENTRY_BYTES + 1000
+    tier.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    with open_for_writing(path) as file:
+        (again, _), totals = run(options, 1, 2, record=file)
+    assert totals.damaged == 1 and again.token_ids == first.token_ids
+    assert again.cached_tokens < FOUND, "what was told at admission was taken back"
+    assert '"damaged":[' in path.read_text(encoding="utf-8")
+    steps, differences = replay_recording(path)
+    assert differences == [] and steps > 40
 
 
 def test_a_run_that_found_blocks_of_an_earlier_one_replays(options: EngineOptions, tmp_path: Path) -> None:
