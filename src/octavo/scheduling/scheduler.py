@@ -1,7 +1,8 @@
 """``Scheduler``: continuous batching over an allocator. ``plan()`` acquires memory, ``apply()`` advances sequences.
 
 Invariants
-1. The oldest running sequence (position 0) is in every plan of a decode-first scheduler and is never a victim.
+1. The oldest running sequence (position 0) is in every plan of a decode-first scheduler and is never a victim; but
+   whoever is admitted with blocks from the second tier computes from the next plan on.
    Admission first with a token budget may pass it over, but only while new rows are admitted, so a bounded number
    of times.
 2. Memory is taken for tokens of this plan alone (a contiguous allocator's chunk excepted).

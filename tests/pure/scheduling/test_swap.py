@@ -136,6 +136,43 @@ def test_a_failed_step_leaves_no_trust_in_its_transfers() -> None:
     assert (admitted.request_id, admitted.cached_tokens) == ("b", 0)
 
 
+def test_a_failed_step_ends_whoever_waited_for_blocks_in_it() -> None:
+    """Swapped out or found: nobody knows what its blocks hold."""
+    bench = crowded(8)
+    bench.steps(3)
+    while not (plan := bench.scheduler.plan()).started:  # type: ignore[union-attr]
+        bench.scheduler.apply(plan, bench.executor.run(plan))  # type: ignore[arg-type]
+    assert plan is not None and [start.request.request_id for start in plan.started] == ["b"]
+    assert "b" not in bench.scheduler.running.ids[: len(plan.rows)]
+    bench.executor.run(plan)  # it failed behind this
+    bench.scheduler.abandon(plan)
+    audit(bench.scheduler)
+    assert bench.tier == TierState(0, 0, 8)
+    other = spilled()
+    other.add("c", range(100, 109), 1)
+    plan = other.scheduler.plan()
+    assert plan is not None
+    other.executor.run(plan)
+    other.scheduler.abandon(plan)
+    audit(other.scheduler)
+    for one, name in ((bench, "b"), (other, "c")):
+        ended = [event for record in one.drain() for event in events(record, Finished)]
+        assert (name, FinishReason.ERROR) in [(event.request_id, event.reason) for event in ended]
+        assert not one.scheduler.allocator.offload.tier.pinned
+
+
+def test_an_abort_while_blocks_are_on_their_way() -> None:
+    bench = spilled()
+    bench.add("c", range(100, 109), 1)
+    plan = bench.scheduler.plan()
+    assert plan is not None and len(plan.transfers)
+    assert bench.scheduler.finish("c", FinishReason.ABORT)
+    record = bench.scheduler.apply(plan, bench.executor.run(plan))
+    audit(bench.scheduler)
+    (event,) = events(record, Finished)
+    assert event.reason == FinishReason.ABORT and record.pool.live == 0
+
+
 def test_forgetting_the_cache_forgets_the_tier() -> None:
     bench = spilled()
     bench.scheduler.allocator.reset_cache()
