@@ -255,7 +255,8 @@ def plot(rows: list[Row], path: Path, title: str) -> None:
     axes.plot([], [], "k_", markersize=14, label="the simulator's prediction")
     axes.set_xticks(range(len(DECLARED)), [f"{declared:,}" for declared in DECLARED])
     axes.set(xlabel="max_tokens that clients declare", ylabel="output tokens/s", title=title)
-    axes.legend(fontsize=8)
+    axes.set_ylim(0, 1.2 * max(max(row.real.tokens_per_s, row.predicted.tokens_per_s) for row in rows))
+    axes.legend(fontsize=8, ncols=5, loc="upper center")
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
