@@ -25,7 +25,7 @@ def command(host: str, port: int, recording: Path | None) -> None:
     # Not at the top: --help loads neither NumPy nor a web server.
     import uvicorn
 
-    from octavo.dashboard.lab_app import build_lab_app
+    from octavo.dashboard.lab_app import LabServer, build_lab_app
     from octavo.dashboard.lab_routes import GIVEN, Lab
     from octavo.server.listening import bind
 
@@ -46,4 +46,4 @@ def command(host: str, port: int, recording: Path | None) -> None:
         server_header=False,
         timeout_graceful_shutdown=2,
     )
-    uvicorn.Server(config).run(sockets=[listener])
+    LabServer(config, lab).run(sockets=[listener])

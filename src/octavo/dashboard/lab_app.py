@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import uvicorn
 from starlette.applications import Starlette
 
 from octavo import __version__
@@ -13,6 +15,19 @@ from octavo.dashboard.lab_routes import Lab
 from octavo.dashboard.routes import page_routes
 
 PARTS = ("lab", "walk")
+
+
+class LabServer(uvicorn.Server):
+    """Ends the lab's processes before it waits for open answers: they end with them, in a line that says so, where
+    waiting would take as long as their runs, and cancelling them prints a traceback."""
+
+    def __init__(self, config: uvicorn.Config, lab: Lab) -> None:
+        super().__init__(config)
+        self._lab = lab
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._lab.close()
+        await super().shutdown(sockets)
 
 
 def build_lab_app(lab: Lab, on_ready: Callable[[], None] = lambda: None) -> Starlette:

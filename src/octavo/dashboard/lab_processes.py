@@ -55,6 +55,8 @@ class WorkerProcess:
                 if "error" in answer:
                     error = answer["error"]
                     raise LabError(error["status"], error["message"], param=error["param"])
+                if ended and answer["done"] is None:  # nobody here cancelled it: the worker's input has ended
+                    raise LabError(503, "the lab is ending; ask again once it is back")
                 yield answer
         finally:
             if not ended:

@@ -25,7 +25,7 @@ from octavo.telemetry.sinks import FanOut
 SESSIONS_MAX = 8
 IDLE_S = 300.0
 """After this long without a question a session is closed; its page opens it again where it was."""
-YIELDS_S = 10.0
+YIELDS_S = 3.0
 """A session that was asked something within this time is not closed to make room for another."""
 STEPS_MAX = 500
 """Steps of one question, so that none waits long behind another; a page that jumps asks again."""

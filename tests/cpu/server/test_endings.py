@@ -36,9 +36,9 @@ def test_a_client_that_leaves_its_stream_frees_its_blocks(server: ServerProcess)
 def test_a_client_that_leaves_before_its_answer_frees_its_blocks(server: ServerProcess) -> None:
     aborted = server.metric("request_success_total", finished_reason="abort")
     with pytest.raises(httpx.ReadTimeout):
-        server.http.post(COMPLETIONS, json={**LONG, "n": 3}, timeout=0.3)
+        server.http.post(COMPLETIONS, json={**LONG, "prompt": ["a b"] * 6, "n": 3}, timeout=0.3)
     server.wait_until_idle(5)
-    assert server.metric("request_success_total", finished_reason="abort") == aborted + 3
+    assert server.metric("request_success_total", finished_reason="abort") == aborted + 18
 
 
 def test_a_killed_client_frees_its_blocks(server: ServerProcess) -> None:

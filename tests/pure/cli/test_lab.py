@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
+
+import psutil
 
 from lab_process import running_lab
 
@@ -41,3 +47,27 @@ def test_it_answers_as_soon_as_it_says_so() -> None:
         for path in ("/", "/lab/settings", "/walk/stops", "/static/lab.js"):
             with urllib.request.urlopen(url + path, timeout=20) as answer:
                 assert answer.status == 200
+
+
+def test_it_ends_at_once_and_without_a_traceback_while_runs_are_answered() -> None:
+    settings = {"share": True, "block_size": 1}  # each run takes seconds
+    with running_lab() as url:
+        body = json.dumps({"settings": settings}).encode()
+        asked = urllib.request.Request(url + "/lab/answers", body, {"content-type": "application/json"})
+        with urllib.request.urlopen(asked, timeout=20) as answer:
+            assert json.loads(answer.readline())["complete"] is False
+            told = time.monotonic()
+            os.kill(running_lab_pid(url), signal.SIGTERM)
+            lines = [json.loads(line) for line in answer]
+    assert "ending" in lines[-1]["error"]["message"] or "died" in lines[-1]["error"]["message"]
+    assert time.monotonic() - told < 10
+
+
+def running_lab_pid(url: str) -> int:
+    port = int(url.rsplit(":", 1)[1])
+    children = psutil.Process().children()
+    return next(
+        child.pid
+        for child in children
+        if any(one.laddr.port == port for one in child.net_connections() if one.status == "LISTEN")
+    )

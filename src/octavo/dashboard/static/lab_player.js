@@ -93,6 +93,9 @@ export function playerView({ server, onMove, complain, steps }) {
 
   // ---------------------------------------------------------------- the run
 
+  // The server keeps few runs. A page that comes back from the browser's cache finds its own closed and opens it anew.
+  window.addEventListener("pagehide", () => session !== null && server.close(session));
+
   function open(newSource, firstStep) {
     pause(false);
     source = newSource;
