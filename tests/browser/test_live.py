@@ -136,7 +136,7 @@ def test_two_questions_at_once_share_blocks(live: ServerProcess, open_page: Call
 def test_scrub_back_shows_an_earlier_state(live: ServerProcess, open_page: Callable[..., Page]) -> None:
     page = open_page(live.url)
     until_blocks(page, (0, 0, BLOCKS))
-    ask(page, "Count from one to thirty.")
+    ask(page, "Tell me a long story about a whale and a lighthouse.")
     wait_answered(page)
     live.wait_until_idle()
     after = metrics(live)
