@@ -4,6 +4,7 @@
     python benchmarks/engines/make_models.py OUT                       OUT/smollm2: a Hugging Face folder in bf16
     python benchmarks/engines/make_models.py OUT --random-1b           OUT/random-1b: a 1B-class shape, random weights
     python benchmarks/engines/make_models.py OUT --gguf                OUT/smollm2-bf16.gguf, for llama.cpp
+    python benchmarks/engines/make_models.py OUT --random-1b --gguf    OUT/random-1b.gguf, from that folder
 
 OpenVINO's own form comes from its tool, in its venv:
 ``optimum-cli export openvino -m OUT/smollm2 --task text-generation-with-past --weight-format fp16 OUT/smollm2-ov``
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -57,8 +59,8 @@ def random_1b(source: Path, out: Path) -> None:
     tokenizer.save_pretrained(out)
 
 
-def bf16_gguf(source: Path, out: Path) -> None:
-    """Every tensor of more than one dimension in bf16; everything else as it is."""
+def writer_like(source: Path, out: Path, instead: dict[str, int]) -> Any:
+    """A GGUF writer with the source's metadata (sizes, tokenizer, chat template), but these integers instead."""
     import gguf
 
     reader = gguf.GGUFReader(source)
@@ -71,18 +73,87 @@ def bf16_gguf(source: Path, out: Path) -> None:
             continue
         kind = field.types[0]
         sub_kind = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
-        writer.add_key_value(field.name, field.contents(), kind, sub_kind)
-    for tensor in reader.tensors:
-        data = gguf.dequantize(tensor.data, tensor.tensor_type)
-        if data.ndim > 1:
-            packed = gguf.quantize(data, gguf.GGMLQuantizationType.BF16)
-            writer.add_tensor(tensor.name, packed, raw_dtype=gguf.GGMLQuantizationType.BF16)
-        else:
-            writer.add_tensor(tensor.name, data.astype(np.float32))
+        writer.add_key_value(field.name, instead.get(field.name, field.contents()), kind, sub_kind)
+    return writer
+
+
+def add_tensor(writer: Any, name: str, data: np.ndarray[Any, Any]) -> None:
+    """In bf16 if it has more than one dimension, else in f32."""
+    import gguf
+
+    if data.ndim > 1:
+        packed = gguf.quantize(data, gguf.GGMLQuantizationType.BF16)
+        writer.add_tensor(name, packed, raw_dtype=gguf.GGMLQuantizationType.BF16)
+    else:
+        writer.add_tensor(name, data.astype(np.float32))
+
+
+def finish(writer: Any) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def bf16_gguf(source: Path, out: Path) -> None:
+    import gguf
+
+    writer = writer_like(source, out, {})
+    for tensor in gguf.GGUFReader(source).tensors:
+        add_tensor(writer, tensor.name, gguf.dequantize(tensor.data, tensor.tensor_type))
+    finish(writer)
+
+
+def gguf_name(name: str) -> str:
+    """A Llama tensor's name in GGUF, from its name in a Hugging Face folder."""
+    parts = {
+        "model.embed_tokens": "token_embd",
+        "model.norm": "output_norm",
+        "model.layers.": "blk.",
+        "input_layernorm": "attn_norm",
+        "post_attention_layernorm": "ffn_norm",
+        "self_attn.q_proj": "attn_q",
+        "self_attn.k_proj": "attn_k",
+        "self_attn.v_proj": "attn_v",
+        "self_attn.o_proj": "attn_output",
+        "mlp.gate_proj": "ffn_gate",
+        "mlp.up_proj": "ffn_up",
+        "mlp.down_proj": "ffn_down",
+    }
+    for old, new in parts.items():
+        name = name.replace(old, new)
+    return name
+
+
+def folder_gguf(source: Path, folder: Path, out: Path) -> None:
+    """The random Llama of ``folder``, with the tokenizer of ``source``."""
+    import torch
+    from transformers import LlamaForCausalLM
+
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    config = model.config
+    sizes = {
+        "block_count": config.num_hidden_layers,
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "feed_forward_length": config.intermediate_size,
+        "attention.head_count": config.num_attention_heads,
+        "attention.head_count_kv": config.num_key_value_heads,
+        "rope.dimension_count": config.head_dim,
+        "rope.freq_base": config.rope_parameters["rope_theta"],
+    }
+    writer = writer_like(source, out, {f"llama.{name}": size for name, size in sizes.items()})
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    for name, parameter in model.named_parameters():
+        data = parameter.detach().numpy()
+        for projection, count in heads.items():
+            if (
+                projection in name
+            ):  # llama.cpp turns neighbouring dimensions, transformers the two halves of a head
+                halves = data.reshape(count, 2, config.head_dim // 2, config.hidden_size)
+                data = halves.swapaxes(1, 2).reshape(data.shape)
+        add_tensor(writer, gguf_name(name), np.ascontiguousarray(data))
+    finish(writer)
 
 
 def main() -> None:
@@ -95,7 +166,9 @@ def main() -> None:
     parser.add_argument("--gguf", action="store_true")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    if given.random_1b:
+    if given.random_1b and given.gguf:
+        folder_gguf(given.source, given.out / "random-1b", given.out / "random-1b.gguf")
+    elif given.random_1b:
         random_1b(given.source, given.out / "random-1b")
     elif given.gguf:
         bf16_gguf(given.source, given.out / "smollm2-bf16.gguf")
