@@ -3,7 +3,8 @@
     python benchmarks/kernels.py [--path avx512_bf16] [--format bf16] [--threads 2] [--rows 1 4 16 64 256] [--json]
 
 ``of limit`` is the time that memory bandwidth or arithmetic alone would take, whichever is longer, over the time taken.
-Arithmetic is the multiply-add of the weights' own kind: float32, bf16, or for quantised weights products of bytes.
+Arithmetic is the multiply-add of the weights' own kind: float32, bf16, or for quantised weights products of bytes,
+one of them of four bits where the weights are.
 Bandwidth is probed right before and after each number of rows, and the better one counts: on a shared host it moves by
 a factor of two.
 """
@@ -87,7 +88,7 @@ class Bench:
 
     def report(self, rows: int) -> dict[str, object]:
         before = _native.probe_bandwidth(self.runtime)
-        kind = self.form if self.form in ("f32", "bf16") else "int8"
+        kind = {"q8_0": "int8", "q4_0": "int4", "q4_1": "int4"}.get(self.form, self.form)
         peak = _native.probe_flops(self.runtime, kind)
         times = self.seconds(rows, passes=4 if rows >= 64 else 12)
         bandwidth = max(before, _native.probe_bandwidth(self.runtime))

@@ -1,11 +1,11 @@
 """What quantised weights gain and what they cost: tokens a second, and how far the logits move, setting by setting.
 
-    python benchmarks/quantization.py [--model FILE] [--settings bf16 int8 gguf] [--streams 1 64] [--rounds 3] [--json]
+    python benchmarks/quantization.py [--model FILE] [--settings bf16 int8 gguf] [--streams 1 64] [--rounds 3]
 
 Logits of every position of a fixed text (``benchmarks/passage.txt``) are compared with those of float32 weights, keys,
 values and activations: the error is the root of the mean squared difference over that of the logits about their mean,
 and ``same`` is the share of positions whose likeliest token is the same. Perplexity is that of the text. Speeds are of
-decode steps at 64 to 128 tokens of context, all settings in one run, round by round; the median over the rounds.
+decode steps from 64 tokens of context on, all settings in one run, round by round; the median over the rounds.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ SETTINGS: dict[str, dict[str, str]] = {
 }
 PASSAGE = Path(__file__).with_name("passage.txt")
 CONTEXT = 64
-STEPS = 64
 
 
 def logits_of(
@@ -73,17 +72,17 @@ def quality(
     }
 
 
-def tokens_per_s(options: EngineOptions, streams: int) -> float:
-    """Of decode steps with so many rows, sampling included."""
+def tokens_per_s(options: EngineOptions, streams: int, steps: int) -> float:
+    """Of so many decode steps with so many rows, sampling included."""
     session = build_session(options)
     rng = np.random.default_rng(0)
-    sampling = SamplingParams(temperature=0, max_tokens=STEPS + 8, ignore_eos=True)
+    sampling = SamplingParams(temperature=0, max_tokens=steps + 8, ignore_eos=True)
     for _ in range(streams):
         session.add(session.prepare(rng.integers(3, session.spec.vocab_size, CONTEXT).tolist(), sampling))
     for _ in range(-(-streams * CONTEXT // 2048) + 3):  # prompts, and steps that warm up
         session.step()
     times = []
-    for _ in range(STEPS):
+    for _ in range(steps):
         begin = time.perf_counter()
         session.step()
         times.append(time.perf_counter() - begin)
@@ -100,7 +99,7 @@ def speeds(options: argparse.Namespace) -> dict[str, dict[int, float]]:
                 engine = EngineOptions(
                     model=options.model, num_blocks=1024, threads=options.threads, seed=0, **SETTINGS[name]
                 )
-                found[name][streams].append(tokens_per_s(engine, streams))
+                found[name][streams].append(tokens_per_s(engine, streams, options.steps))
                 gc.collect()
     return {name: {n: statistics.median(all_) for n, all_ in rows.items()} for name, rows in found.items()}
 
@@ -121,6 +120,7 @@ def main() -> None:
     parser.add_argument("--settings", nargs="+", default=["bf16", "int8", "gguf"], choices=list(SETTINGS))
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 64])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=64)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()

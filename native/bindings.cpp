@@ -98,6 +98,7 @@ void bind_runtime(nb::module_& m) {
         "probe_flops",
         [](Runtime& runtime, const std::string& dtype) {
             if (dtype == "int8") return probe_flops(runtime, Arithmetic::int8);
+            if (dtype == "int4") return probe_flops(runtime, Arithmetic::int4);
             const bool bf16 = element_type(dtype) == ElementType::bf16;
             return probe_flops(runtime, bf16 ? Arithmetic::bf16 : Arithmetic::f32);
         },

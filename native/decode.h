@@ -14,7 +14,8 @@ struct DecodeKernels {
     // To nearest, ties to even. The values must be finite.
     void (*round_to_bf16)(const float* values, std::uint16_t* out, std::int64_t count);
     bool (*all_finite)(const float* values, std::int64_t count);
-    // To signed bytes of -127 to 127 with one scale, which is returned.
+    // A row of weights to signed bytes of -127 to 127 with one scale, which is returned; a path may choose it a little larger
+    // than the row needs (quantise.h).
     float (*quantise)(const float* values, std::int64_t count, std::int8_t* codes);
 };
 

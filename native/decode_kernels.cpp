@@ -181,7 +181,7 @@ bool all_finite(const float* values, std::int64_t count) {
 
 float quantise(const float* values, std::int64_t count, std::int8_t* codes) {
     Quantised result;
-    const float factor = reciprocal(largest_magnitude_bits(values, count), result);
+    const float factor = reciprocal(largest_weight_bits(values, count), result);
     quantise_run(values, count, factor, codes);
     return result.scale;
 }

@@ -45,9 +45,10 @@ double probe_flops(Runtime& runtime, Arithmetic arithmetic) {
     for (int repeat = 0; repeat < repeats; ++repeat) {
         // bf16 weights may be multiplied as float32 too: the better one is the limit.
         const bool as_bf16 = arithmetic == Arithmetic::bf16 && repeat % 2;
-        const auto multiply = arithmetic == Arithmetic::int8 ? probe.multiply_int8
-                              : as_bf16                      ? probe.multiply_bf16
-                                                             : probe.multiply_f32;
+        const auto multiply = arithmetic == Arithmetic::int8   ? probe.multiply_int8
+                              : arithmetic == Arithmetic::int4 ? probe.multiply_int4
+                              : as_bf16                        ? probe.multiply_bf16
+                                                               : probe.multiply_f32;
         std::atomic<std::int64_t> operations{0};
         const auto start = Clock::now();
         runtime.pool().parallel_for(chunks, [&](std::int64_t, int) {

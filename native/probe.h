@@ -12,6 +12,7 @@ struct ProbeKernels {
     double (*multiply_f32)(std::int64_t rounds, float* sink);
     double (*multiply_bf16)(std::int64_t rounds, float* sink);
     double (*multiply_int8)(std::int64_t rounds, float* sink);  // products of bytes, summed as int32
+    double (*multiply_int4)(std::int64_t rounds, float* sink);  // one factor of four bits: where sums may be narrower
 };
 
 // One table a path, as for the linear kernels.

@@ -23,6 +23,26 @@ inline std::uint32_t largest_magnitude_bits(const float* x, std::int64_t count) 
     return static_cast<std::uint32_t>(largest);
 }
 
+// What a row of weights is rounded by. The AVX2 kernel sums products of two quads of k at 16 bits (quantised_lanes_avx2.h),
+// so the four codes that meet in a lane may be 258 in all: with 256 of them before rounding they are. Such a scale is 1.05
+// times the plain one for a row like a model's. (A row with numbers above 1.7e38 becomes NaN.)
+inline std::uint32_t largest_weight_bits(const float* weights, std::int64_t count) {
+    const std::uint32_t largest = largest_magnitude_bits(weights, count);
+#if defined(OCTAVO_PATH_AVX2)
+    float most = 0.0f;
+    for (std::int64_t k = 0; k < count; k += 8) {
+        float lanes[2] = {};
+        for (std::int64_t i = k; i < k + 8 && i < count; ++i)
+            lanes[i / 2 % 2] += float_of_bits(bits_of_float(weights[i]) & 0x7fffffffu);
+        for (const float lane : lanes) most = lane > most ? lane : most;
+    }
+    const std::uint32_t wanted = bits_of_float(most * (127.0f / 256.0f));
+    return largest > wanted ? largest : wanted;
+#else
+    return largest;
+#endif
+}
+
 // What ``quantise_run`` multiplies by, and the scale. Values below 2^-100 count as zero: the reciprocal must stay finite.
 inline float reciprocal(std::uint32_t magnitude_bits, Quantised& result) {
     constexpr std::uint32_t infinity = 0x7f800000u;

@@ -12,8 +12,6 @@ namespace {
 struct Lanes {
     static constexpr int width = 8;
     static constexpr int panel = 16;
-    static constexpr int rows = 3;
-
     using Words = __m256i;
     using Floats = __m256;
 
@@ -43,40 +41,66 @@ struct Lanes {
 
 #if defined(OCTAVO_PATH_AVX2_VNNI)
     static constexpr bool unsigned_codes = true;
+    static constexpr bool few_registers = false;
+    static constexpr int rows = 3;
 
     struct Bytes {
         using Sum = __m256i;
+        static constexpr int quads = 1;
         static Sum start(std::int32_t correction) { return _mm256_set1_epi32(correction); }
-        static Sum add(Sum sum, Words weights, std::int32_t x) {
-            return _mm256_dpbusd_avx_epi32(sum, weights, _mm256_set1_epi32(x));
+        static Sum add(Sum sum, const Words (&weights)[1], const std::int32_t (&x)[1]) {
+            return _mm256_dpbusd_avx_epi32(sum, weights[0], _mm256_set1_epi32(x[0]));
         }
         static Words finish(Sum sum, std::int32_t) { return sum; }
     };
+    using RoundedBytes = Bytes;
     using Nibbles = Bytes;
 #else
     static constexpr bool unsigned_codes = false;
+    static constexpr bool few_registers = true;
+    static constexpr int rows = 6;  // twelve sums of codes in the sixteen registers
+
+    // Left to itself GCC collects products before it adds them, and has no registers for them.
+    static __m256i now(__m256i sum) {
+        asm volatile("" : "+x"(sum));
+        return sum;
+    }
 
     // Signed weights: |w| as unsigned times x with the sign of w. |w| <= 128 and |x| <= 127: two products are 32,512 at
     // most and do not saturate. (Unsigned weights, 128 higher, would.)
+    static __m256i pairs(Words weights, std::int32_t x) {
+        return _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(_mm256_set1_epi32(x), weights));
+    }
+
     struct Bytes {
         using Sum = __m256i;
+        static constexpr int quads = 1;
         static Sum start(std::int32_t) { return _mm256_setzero_si256(); }
-        static Sum add(Sum sum, Words weights, std::int32_t x) {
-            const __m256i pairs =
-                _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(_mm256_set1_epi32(x), weights));
-            return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+        static Sum add(Sum sum, const Words (&weights)[1], const std::int32_t (&x)[1]) {
+            return now(_mm256_add_epi32(sum, _mm256_madd_epi16(pairs(weights[0], x[0]), _mm256_set1_epi16(1))));
         }
         static Words finish(Sum sum, std::int32_t correction) {
             return _mm256_add_epi32(sum, _mm256_set1_epi32(correction));
         }
     };
 
+    // Weights that were rounded here: two quads of k before products are widened, as the four codes that meet in a lane
+    // are 258 at most (quantise.h).
+    struct RoundedBytes : Bytes {
+        static constexpr int quads = 2;
+        static Sum add(Sum sum, const Words (&weights)[2], const std::int32_t (&x)[2]) {
+            const __m256i both = _mm256_add_epi16(pairs(weights[0], x[0]), pairs(weights[1], x[1]));
+            return now(_mm256_add_epi32(sum, _mm256_madd_epi16(both, _mm256_set1_epi16(1))));
+        }
+    };
+
     // Codes of four bits: the sixteen products that one 16-bit lane sees in a block of 32 are 30,480 at most.
     struct Nibbles {
         using Sum = __m256i;
+        static constexpr int quads = 1;
         static Sum start(std::int32_t) { return _mm256_setzero_si256(); }
-        static Sum add(Sum sum, Words weights, std::int32_t x) {
-            return _mm256_add_epi16(sum, _mm256_maddubs_epi16(weights, _mm256_set1_epi32(x)));
+        static Sum add(Sum sum, const Words (&weights)[1], const std::int32_t (&x)[1]) {
+            return now(_mm256_add_epi16(sum, _mm256_maddubs_epi16(weights[0], _mm256_set1_epi32(x[0]))));
         }
         static Words finish(Sum sum, std::int32_t correction) {
             return _mm256_add_epi32(_mm256_madd_epi16(sum, _mm256_set1_epi16(1)), _mm256_set1_epi32(correction));

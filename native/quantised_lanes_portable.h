@@ -12,6 +12,7 @@ struct Lanes {
     static constexpr int width = 4;
     static constexpr int panel = 8;
     static constexpr bool unsigned_codes = false;
+    static constexpr bool few_registers = false;
     static constexpr int rows = 2;
 
     typedef std::int32_t Words __attribute__((vector_size(16)));
@@ -55,14 +56,16 @@ struct Lanes {
 
     struct Bytes {
         using Sum = Words;
+        static constexpr int quads = 1;
         static Sum start(std::int32_t correction) { return Words{correction, correction, correction, correction}; }
-        static Sum add(Sum sum, Words weights, std::int32_t x) {
-            const Words rows{x, x, x, x};
-            const Words pairs = (Words)(even(weights) * even(rows) + odd(weights) * odd(rows));
+        static Sum add(Sum sum, const Words (&weights)[1], const std::int32_t (&x)[1]) {
+            const Words rows{x[0], x[0], x[0], x[0]};
+            const Words pairs = (Words)(even(weights[0]) * even(rows) + odd(weights[0]) * odd(rows));
             return sum + (pairs << 16 >> 16) + (pairs >> 16);
         }
         static Words finish(Sum sum, std::int32_t) { return sum; }
     };
+    using RoundedBytes = Bytes;
     using Nibbles = Bytes;
 };
 

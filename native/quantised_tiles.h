@@ -26,6 +26,12 @@ inline std::int32_t word_at(const char* from) {
     return word;
 }
 
+// Paths with few registers keep those for the sums of codes: between groups the float32 sums lie in memory.
+template <int R, int V>
+inline void put_aside(Lanes::Floats (&sum)[R][V]) {
+    if constexpr (Lanes::few_registers) asm volatile("" : : "r"(&sum) : "memory");
+}
+
 template <int R, int V>
 inline void store_tile(const Tile& tile, const Lanes::Floats (&sum)[R][V]) {
 #pragma GCC unroll 4
@@ -61,7 +67,10 @@ struct QuantisedTiles {
     static constexpr int weight_group_bytes = Lanes::panel * (code_bytes + (PerOutput ? 0 : 2 + 2 * HasMinimum));
     static constexpr int x_group_bytes = group + sizeof(Scale);
 
-    using Dot = typename Choice<FourBits, Lanes::Nibbles, Lanes::Bytes>::type;
+    using Dot = typename Choice<FourBits, Lanes::Nibbles,
+                                typename Choice<PerOutput, Lanes::RoundedBytes, Lanes::Bytes>::type>::type;
+    static constexpr bool stored_higher = FourBits ? !HasMinimum : Lanes::unsigned_codes;
+    static_assert(!FourBits || Dot::quads == 1);
 
     static const Scale* scale_of(const char* x, int row) {
         return reinterpret_cast<const Scale*>(x + row * x_group_bytes + group);
@@ -70,23 +79,33 @@ struct QuantisedTiles {
     template <int R>
     static void dot_group(const char* x, const char* weight, Fetcher<kQuadLines, 1>& fetcher,
                           typename Dot::Sum (&sum)[R][kVectors]) {
-        constexpr int V = kVectors, halves = FourBits ? 2 : 1;
+        constexpr int V = kVectors, halves = FourBits ? 2 : 1, quads = Dot::quads;
 #pragma GCC unroll 16
-        for (int step = 0; step < code_bytes / 4; ++step, weight += kQuadBytes) {
-            fetcher.next();
-            Lanes::Words bytes[V], w[V];
+        for (int step = 0; step < code_bytes / 4; step += quads, weight += quads * kQuadBytes) {
+            Lanes::Words bytes[V][quads], w[V][quads];
+#pragma GCC unroll 2
+            for (int quad = 0; quad < quads; ++quad) {
+                fetcher.next();
 #pragma GCC unroll 4
-            for (int v = 0; v < V; ++v) bytes[v] = weights_at(weight, v);
+                for (int v = 0; v < V; ++v) bytes[v][quad] = weights_at(weight + quad * kQuadBytes, v);
+            }
 #pragma GCC unroll 2
             for (int half = 0; half < halves; ++half) {
 #pragma GCC unroll 4
                 for (int v = 0; v < V; ++v)
-                    w[v] = !FourBits ? bytes[v] : half ? Lanes::high(bytes[v]) : Lanes::low(bytes[v]);
+#pragma GCC unroll 2
+                    for (int quad = 0; quad < quads; ++quad)
+                        w[v][quad] = !FourBits ? bytes[v][quad]
+                                     : half    ? Lanes::high(bytes[v][quad])
+                                               : Lanes::low(bytes[v][quad]);
 #pragma GCC unroll 14
                 for (int r = 0; r < R; ++r) {
-                    const std::int32_t four = word_at(x + r * x_group_bytes + (step * halves + half) * 4);
+                    std::int32_t fours[quads];
+#pragma GCC unroll 2
+                    for (int quad = 0; quad < quads; ++quad)
+                        fours[quad] = word_at(x + r * x_group_bytes + (step * halves + half + quad) * 4);
 #pragma GCC unroll 4
-                    for (int v = 0; v < V; ++v) sum[r][v] = Dot::add(sum[r][v], w[v], four);
+                    for (int v = 0; v < V; ++v) sum[r][v] = Dot::add(sum[r][v], w[v], fours);
                 }
             }
         }
@@ -101,7 +120,8 @@ struct QuantisedTiles {
 #pragma GCC unroll 14
             for (int r = 0; r < R; ++r) {
                 const Scale* scale = scale_of(x, r);
-                const Lanes::Floats whole = Lanes::to_floats(Dot::finish(sum[r][v], scale->correction));
+                const Lanes::Floats whole =
+                    Lanes::to_floats(Dot::finish(sum[r][v], stored_higher ? scale->correction : 0));
                 const Lanes::Floats factor =
                     PerOutput ? Lanes::all(scale->scale) : Lanes::product(d, Lanes::all(scale->scale));
                 result[r][v] = Lanes::multiply_add(whole, factor, result[r][v]);
@@ -120,6 +140,7 @@ struct QuantisedTiles {
         for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
             for (int v = 0; v < V; ++v) result[r][v] = Lanes::zero();
+        put_aside(result);
         const char *x = tile.x, *weight = tile.weight;
         for (std::int64_t g = 0; g < tile.groups; ++g, x += R * x_group_bytes, weight += weight_group_bytes) {
             typename Dot::Sum sum[R][V];
@@ -132,6 +153,7 @@ struct QuantisedTiles {
             const char* scales = weight + Lanes::panel * code_bytes;
             if (!PerOutput) fetcher.next();
             fold_group<R>(x, scales, sum, result);
+            put_aside(result);
         }
         if (PerOutput) scale_outputs<R>(weight, result);
         store_tile<R, V>(tile, result);

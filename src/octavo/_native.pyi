@@ -42,7 +42,8 @@ def probe_bandwidth(runtime: Runtime) -> float:
     """GB/s of all threads reading 256 MiB in sequence: the limit of few rows."""
 
 def probe_flops(runtime: Runtime, dtype: str) -> float:
-    """GFLOP/s of the path's multiply-add on registers alone, the limit of many rows: f32, bf16 or int8 (of bytes)."""
+    """GFLOP/s of the path's multiply-add on registers alone, the limit of many rows: f32, bf16, int8 (of
+    bytes) or int4 (of bytes with codes of four bits)."""
 
 class Weight:
     """A linear layer packed for a path. Holds its own memory; the source array may be dropped."""

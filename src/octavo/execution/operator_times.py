@@ -28,8 +28,10 @@ class LinearLayer:
 
     @property
     def arithmetic(self) -> str:
-        """What the kernels multiply it in: f32, bf16 or int8."""
-        return self.format if self.format in ("f32", "bf16") else "int8"
+        """What the kernels multiply it in: f32, bf16, int8 or int4."""
+        if self.format in ("f32", "bf16"):
+            return self.format
+        return "int4" if self.format in ("q4_0", "q4_1") else "int8"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class MachineLimits:
 
     bytes_per_s: float
     operations_per_s: dict[str, float]
-    """Of f32, bf16 and int8 multiply-adds."""
+    """Of f32, bf16, int8 and int4 multiply-adds."""
 
     def linear_s(self, layer: LinearLayer, rows: int) -> float:
         operations = 2.0 * rows * layer.out_features * layer.in_features
@@ -47,7 +49,7 @@ class MachineLimits:
 
 def probe_limits(runtime: _native.Runtime) -> MachineLimits:
     """Takes about half a second."""
-    operations = {kind: 1e9 * _native.probe_flops(runtime, kind) for kind in ("f32", "bf16", "int8")}
+    operations = {kind: 1e9 * _native.probe_flops(runtime, kind) for kind in ("f32", "bf16", "int8", "int4")}
     return MachineLimits(1e9 * _native.probe_bandwidth(runtime), operations)
 
 
