@@ -5,7 +5,7 @@
 Every run starts ``octavo serve`` anew with the model's file cached, waits for its ready line, and streams a completion
 of one short prompt until the first token. Processor time, of all threads, is printed beside it: on a busy machine it is
 the steadier of the two. Sizes are those of the installed package, its native part included, and of what it needs at run
-time, as their own lists of files count them; bytecode is left out.
+time (``benchmarks/engines/installed.py``, as in ``benchmarks/peers.py``).
 """
 
 from __future__ import annotations
@@ -13,18 +13,17 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
-import re
 import signal
 import statistics
 import subprocess
 import sys
 import time
-from importlib import metadata
 from pathlib import Path
 
 import psutil
 
 import octavo
+from engines.installed import installed_bytes
 
 READY = "Ready in"
 PROMPT = "The moon is"
@@ -70,43 +69,6 @@ def one_start(port: int, flags: list[str]) -> tuple[float, float, float, float]:
         server.communicate(timeout=60)
 
 
-def needed(name: str, seen: set[str]) -> set[str]:
-    """``name`` and, without extras, all that it needs and that is installed."""
-    key = re.sub(r"[-_.]+", "-", name).lower()
-    if key in seen:
-        return seen
-    try:
-        requirements = metadata.requires(name) or []
-    except metadata.PackageNotFoundError:  # needed on other systems or Pythons only
-        return seen
-    seen.add(key)
-    for requirement in requirements:
-        if "extra ==" not in requirement:
-            needed(re.split(r"[^\w.-]", requirement, maxsplit=1)[0], seen)
-    return seen
-
-
-def folder_bytes(folder: Path) -> int:
-    files = (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    return sum(path.stat().st_size for path in files)
-
-
-def installed_bytes() -> dict[str, int]:
-    """Bytes of each package. An editable installation of ours is counted where its sources lie."""
-    sizes = {}
-    for name in sorted(needed("octavo", set()) - {"octavo"}):
-        files = metadata.files(name) or []
-        paths = [Path(str(file.locate())) for file in files if file.suffix != ".pyc"]
-        sizes[name] = sum(path.stat().st_size for path in paths if path.is_file())
-    from octavo import _native
-
-    native, package = Path(_native.__file__), Path(octavo.__file__).parent
-    sizes["octavo"] = folder_bytes(package)
-    if not native.is_relative_to(package):
-        sizes["octavo"] += native.stat().st_size
-    return sizes
-
-
 def spread(values: list[float]) -> dict[str, float]:
     return {"median_s": statistics.median(values), "min_s": min(values), "max_s": max(values)}
 
@@ -121,7 +83,8 @@ def main() -> None:
     one_start(options.port, options.flags)  # fetches the file, fills the system's caches
     starts = zip(*(one_start(options.port, options.flags) for _ in range(options.runs)), strict=True)
     ready, token, ready_processor, token_processor = map(list, starts)
-    sizes = installed_bytes()
+    sizes = installed_bytes(["octavo"], folders={"octavo": Path(octavo.__file__).parent})
+    total, bytecode = (sum(column) for column in zip(*sizes.values(), strict=True))
     result = {
         "runs": options.runs,
         "flags": options.flags,
@@ -129,8 +92,9 @@ def main() -> None:
         "first_token": spread(token),
         "ready_processor": spread(ready_processor),
         "first_token_processor": spread(token_processor),
-        "installed_bytes": sum(sizes.values()),
-        "packages": sizes,
+        "installed_bytes": total,
+        "bytecode_bytes": bytecode,
+        "packages": {name: size for name, (size, _) in sizes.items()},
     }
     if options.json:
         print(json.dumps(result))
@@ -142,8 +106,8 @@ def main() -> None:
             f"  process to {name} {statistics.median(seconds):5.2f} s ({min(seconds):.2f} to {max(seconds):.2f}), "
             f"{statistics.median(processor):.2f} s of processor time"
         )
-    print(f"installed: {sum(sizes.values()) / 1e6:.0f} MB in {len(sizes)} packages")
-    for name, size in sorted(sizes.items(), key=lambda item: -item[1])[:8]:
+    print(f"installed: {total / 1e6:.0f} MB in {len(sizes)} packages, {bytecode / 1e6:.0f} MB of it bytecode")
+    for name, (size, _) in [*sizes.items()][:8]:
         print(f"  {name:20} {size / 1e6:6.1f} MB")
 
 

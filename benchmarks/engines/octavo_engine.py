@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from protocol import Prompt, installed_bytes, run_stepwise, serve
+from installed import total_bytes
+from protocol import Prompt, run_stepwise, serve
 
 import octavo
 from octavo.core.sampling_params import SamplingParams
@@ -57,14 +58,8 @@ class Octavo:
         return run_stepwise(self, requests, concurrency)
 
     def installed_bytes(self) -> int:
-        """The package's own folder is added: an editable installation does not list it."""
-        folder = Path(octavo.__file__).parent
-        own = sum(
-            file.stat().st_size
-            for file in folder.rglob("*")
-            if file.is_file() and "__pycache__" not in file.parts
-        )
-        return installed_bytes("octavo") + own
+        """The package's own folder is named: an editable installation does not list it."""
+        return total_bytes("octavo", folders={"octavo": Path(octavo.__file__).parent})
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import openvino
 import openvino_genai
-from protocol import Prompt, installed_bytes, run_stepwise, serve
+from installed import total_bytes
+from protocol import Prompt, run_stepwise, serve
 
 
 class OpenVino:
@@ -53,7 +54,7 @@ class OpenVino:
         return run_stepwise(self, requests, concurrency)
 
     def installed_bytes(self) -> int:
-        return installed_bytes("openvino-genai", "numpy")
+        return total_bytes("openvino-genai", "numpy")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -53,31 +52,6 @@ def run_stepwise(
 
 def result(seconds: float, tokens: int, ttft: list[float]) -> dict[str, Any]:
     return {"seconds": seconds, "tokens": tokens, "ttft": sorted(ttft)}
-
-
-def installed_bytes(*roots: str) -> int:
-    """Bytes of these distributions and of all that they require here."""
-    seen: set[str] = set()
-    todo = list(roots)
-    total = 0
-    while todo:
-        name = todo.pop().lower().replace("_", "-")
-        if name in seen:
-            continue
-        seen.add(name)
-        try:
-            found = distribution(name)
-        except PackageNotFoundError:
-            continue
-        for file in found.files or ():
-            path = Path(str(file.locate()))
-            if path.is_file():
-                total += path.stat().st_size
-        for requirement in found.requires or ():
-            if "extra ==" not in requirement:
-                end = next((i for i, c in enumerate(requirement) if not (c.isalnum() or c in "-_.")), None)
-                todo.append(requirement[:end])
-    return total
 
 
 def peak_bytes() -> int:

