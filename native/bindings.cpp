@@ -308,6 +308,7 @@ void bind_program(nb::module_& m) {
         .def("gather_rows", &Program::gather_rows, "out"_a, "source"_a)
         .def("run", &run, "token_ids"_a.noconvert(), "computed"_a.noconvert(), "scheduled"_a.noconvert(),
              "block_table"_a.noconvert(), "rows"_a.noconvert(), "logit_rows"_a.noconvert(), "logits"_a.noconvert())
+        .def("expect_runs", &Program::expect_runs, "blocks"_a)
         .def("enable_profile", &Program::enable_profile, "on"_a)
         .def("profile", &Program::profile);
 }

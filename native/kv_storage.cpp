@@ -41,7 +41,14 @@ void check_index(const char* name, std::int32_t index, std::int32_t count) {
 
 }  // namespace
 
-KvStorage::KvStorage(const KvLayout& layout) : layout_(checked(layout)), memory_(layout_.storage_bytes()) {}
+KvStorage::KvStorage(const KvLayout& layout)
+    : layout_(checked(layout)),
+      memory_(layout_.storage_bytes()),
+      populator_(memory_.data(), layout_.num_layers, static_cast<std::uint32_t>(layout_.num_blocks), layout_.block_bytes()) {}
+
+void KvStorage::announce(std::int64_t blocks) {
+    populator_.announce(static_cast<std::uint32_t>(std::clamp<std::int64_t>(blocks, 0, layout_.num_blocks)));
+}
 
 void KvStorage::copy_blocks(const std::int32_t* pairs, std::int64_t count) {
     for (std::int64_t i = 0; i < 2 * count; ++i) check_index("block", pairs[i], layout_.num_blocks);

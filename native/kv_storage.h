@@ -6,6 +6,7 @@
 
 #include "kv_layout.h"
 #include "memory.h"
+#include "populator.h"
 
 namespace octavo {
 
@@ -17,6 +18,9 @@ public:
     const KvLayout& layout() const { return layout_; }
     void* data() const { return memory_.data(); }
     std::size_t nbytes() const { return layout_.storage_bytes(); }
+
+    // The first ``blocks`` of the pool will be wanted soon: their memory is taken in the background. Never waits.
+    void announce(std::int64_t blocks);
 
     // (source, destination) pairs, in order. Throws std::invalid_argument for a block that does not exist.
     void copy_blocks(const std::int32_t* pairs, std::int64_t count);
@@ -30,6 +34,7 @@ private:
 
     KvLayout layout_;
     HugeMapping memory_;
+    Populator populator_;  // behind the memory: it ends first
 };
 
 }  // namespace octavo

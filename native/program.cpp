@@ -8,6 +8,9 @@
 namespace octavo {
 namespace {
 
+// A second and more of decoding: time enough to take memory in the gaps between steps.
+constexpr std::int64_t kStepsAhead = 32;
+
 void require(bool condition, const std::string& message) {
     if (!condition) throw std::invalid_argument("run: " + message);
 }
@@ -23,6 +26,7 @@ void Program::run(const Step& step) {
     const int last = registers_.last_written();
     if (step.tokens == 0) return;
     const std::lock_guard lock(runtime_->mutex());
+    if (uses_kv_) announce_blocks(step);
     expand_rows(step);
     planned_heads_ = 0;
     registers_.prepare(step.tokens, step.num_logit_rows, step.logits, step.logits_stride,
@@ -93,6 +97,26 @@ void Program::check_blocks(const Step& step) const {
                 "row " + std::to_string(r) + " names block " + std::to_string(low < 0 ? low : high) +
                     "; the pool has " + std::to_string(layout.num_blocks));
     }
+}
+
+// Rows that decode take fresh blocks together, and a fresh block is new memory in every layer. No more is announced than
+// these rows will take if they go on: a server that does little stays small.
+void Program::announce_blocks(const Step& step) {
+    const std::int64_t size = kv_->layout().block_size, run = size * run_blocks_;
+    const auto count = [](std::int64_t tokens, std::int64_t each) { return (tokens + each - 1) / each; };
+    std::int64_t runs_soon = 0;
+    for (std::int64_t r = 0; r < step.num_rows; ++r) {
+        const std::int64_t context = std::int64_t{step.computed[r]} + step.scheduled[r];
+        const std::int32_t* table = step.block_table + step.rows[r] * step.table_stride;
+        blocks_seen_ = std::max(blocks_seen_, 1 + std::int64_t{*std::max_element(table, table + count(context, size))});
+        runs_soon += count(context + kStepsAhead, run) - count(context, run);
+    }
+    kv_->announce((count(blocks_seen_, run_blocks_) + runs_soon) * run_blocks_);
+}
+
+void Program::expect_runs(std::int64_t blocks) {
+    if (blocks < 1) throw std::invalid_argument("a run is " + std::to_string(blocks) + " blocks; it must be at least 1");
+    run_blocks_ = blocks;
 }
 
 void Program::expand_rows(const Step& step) {

@@ -63,6 +63,9 @@ public:
     // Throws std::invalid_argument for a step whose arrays do not fit together; nothing is computed then.
     void run(const Step& step);
 
+    // Rows take blocks in aligned runs of so many (1: one by one): what is announced to the pool's memory follows.
+    void expect_runs(std::int64_t blocks);
+
     void enable_profile(bool on);
     std::vector<std::pair<std::string, double>> profile() const;
 
@@ -77,6 +80,7 @@ private:
     int next() const { return static_cast<int>(operators_.size()); }
     void check_step(const Step& step) const;
     void check_blocks(const Step& step) const;
+    void announce_blocks(const Step& step);
     void check_layer(int layer) const;
     void expand_rows(const Step& step);
     void run_attention(const AttentionArgs& args);
@@ -93,6 +97,9 @@ private:
     std::int64_t vocabulary_ = INT64_MAX;
     std::int64_t max_positions_ = INT64_MAX;
     bool uses_kv_ = false;
+
+    std::int64_t blocks_seen_ = 0;  // of the pool, up to the highest that a step has named
+    std::int64_t run_blocks_ = 1;
 
     // Working memory of a step.
     std::vector<std::int32_t> positions_;   // [T]

@@ -158,6 +158,11 @@ class Program:
         """One step. token_ids [T]; computed, scheduled, rows [R] as in StepPlan; block_table 2-D int32 with contiguous
         rows; logit_rows [S] flat token indices; logits [S, vocab], whose rows may lie
         apart, is filled from the last register written."""
+    def expect_runs(self, blocks: int) -> None:
+        """Rows take the pool's blocks in aligned runs of so many; 1, which is none, until this is called.
+
+        Only the memory that the pool takes in the background, ahead of the rows of the latest step, depends on it.
+        """
     def enable_profile(self, on: bool) -> None:
         """Time every operator from now on (off by default)."""
     def profile(self) -> list[tuple[str, float]]:
