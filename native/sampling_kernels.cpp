@@ -4,7 +4,7 @@
 #include "exponential.h"
 #include "path.h"
 
-#if defined(OCTAVO_PATH_AVX512_BF16)
+#if defined(OCTAVO_PATH_AVX512_BF16) || defined(OCTAVO_PATH_AVX2)
 #include <immintrin.h>
 #endif
 
@@ -12,6 +12,17 @@ namespace octavo::OCTAVO_PATH {
 namespace {
 
 constexpr int kLanes = 16;
+
+#if defined(OCTAVO_PATH_AVX2)
+// The instruction passes over NaN in its first operand alone.
+inline float highest_of_block(const float* values) {
+    __m256 highest = _mm256_set1_ps(-__builtin_inff());
+    for (int i = 0; i < kSamplingBlock; i += 8) highest = _mm256_max_ps(_mm256_loadu_ps(values + i), highest);
+    __m128 four = _mm_max_ps(_mm256_castps256_ps128(highest), _mm256_extractf128_ps(highest, 1));
+    four = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
+}
+#endif
 
 // NaN is passed over.
 inline float highest_of(const float* values, std::int64_t count) {
@@ -41,7 +52,11 @@ bool has_nan(const float* values, std::int64_t count) {
 
 void block_highest(const float* values, std::int64_t count, float* out) {
     std::int64_t i = 0;
+#if defined(OCTAVO_PATH_AVX2)
+    for (; i + kSamplingBlock <= count; i += kSamplingBlock) *out++ = highest_of_block(values + i);
+#else
     for (; i + kSamplingBlock <= count; i += kSamplingBlock) *out++ = highest_of(values + i, kSamplingBlock);
+#endif
     if (i < count) *out = highest_of(values + i, count - i);
 }
 
