@@ -41,10 +41,10 @@ class LogitRows:
 def logit_rows(plan: StepPlan, scoring: Mapping[int, Request]) -> LogitRows:
     """``scoring``: row -> request, for the rows whose request asked for the log-probabilities of its prompt."""
     ends = np.cumsum(plan.scheduled, dtype=np.int32)
-    parents = dict(plan.forks[:, ::-1].tolist())
-    if not parents and (not scoring or scoring.keys().isdisjoint(plan.rows.tolist())):
+    if not len(plan.forks) and (not scoring or scoring.keys().isdisjoint(plan.rows.tolist())):
         newest = ends[plan.samples] - np.int32(1)
         return LogitRows(newest, np.arange(len(newest)), ())
+    parents = dict(plan.forks[:, ::-1].tolist())
     tokens: list[int] = []
     sampled: list[int] = []
     place: dict[int, int] = {}

@@ -22,6 +22,7 @@ rows when NumPy did them.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +56,8 @@ class Sampler:
         """Working memory for logits that requests change; grows."""
         self._eos_token_ids = tuple(index for index in eos_token_ids if 0 <= index < vocab_size)
         self._rows: dict[int, _Row] = {}
+        self._batch: _Batch | None = None
+        """The rows of the latest step; most steps have the same ones. None once one of them has changed."""
         self.searches = 0
         """Rows that belong to beam searches."""
 
@@ -62,11 +65,13 @@ class Sampler:
         """``request`` takes ``row``. ``output_token_ids`` int32 [O]: what it generated before and kept."""
         assert row not in self._rows, f"row {row} has a request already"
         self._rows[row] = _Row(request, output_token_ids, self._vocab_size, self._eos_token_ids)
+        self._batch = None
         self.searches += self._rows[row].beam_width > 0
 
     def end(self, row: int) -> None:
         """The request of ``row`` left it. A row is unknown if the step that would have started it failed before."""
         state = self._rows.pop(row, None)
+        self._batch = None
         self.searches -= state is not None and state.beam_width > 0
 
     def sample(
@@ -79,12 +84,18 @@ class Sampler:
         whose requests asked, row -> log-probabilities. Raises ModelError where logits are not numbers.
         """
         assert logits.shape == (len(rows), self._vocab_size), f"logits {logits.shape} for {len(rows)} rows"
-        states = [self._rows[row] for row in rows.tolist()]
-        tokens = self._choose(states, positions.tolist(), logits)
+        numbers = rows.tolist()
+        batch = self._batch
+        if batch is None or batch.rows != numbers:
+            batch = self._batch = _Batch(numbers, self._rows)
+        tokens = self._choose(batch, positions.tolist(), logits)
         ids = tokens.tolist()
-        stopped = np.array([token in state.ends for token, state in zip(ids, states, strict=True)], np.bool_)
+        stopped = np.array(
+            [token in state.ends for token, state in zip(ids, batch.states, strict=True)], np.bool_
+        )
         logprobs: dict[int, TokenLogprobs] = {}
-        for index, (row, state, token) in enumerate(zip(rows.tolist(), states, ids, strict=True)):
+        for index in batch.followed:
+            row, state, token = numbers[index], batch.states[index], ids[index]
             if state.logprobs is not None:
                 logprobs[row] = token_logprobs(logits[index], token, state.logprobs)
             if state.penalties is not None:
@@ -93,44 +104,37 @@ class Sampler:
                 state.mask.advance(token)
         return tokens, stopped, logprobs
 
-    def _choose(self, states: list[_Row], positions: list[int], logits: Logits) -> NDArray[np.int32]:
+    def _choose(self, batch: _Batch, positions: list[int], logits: Logits) -> NDArray[np.int32]:
         """Tokens of the rows, int32 [S]. Logits that a request changes are copied first."""
-        changed = [index for index, state in enumerate(states) if state.changes_logits]
-        if not changed:
-            return self._choose_from(states, positions, logits)
-        tokens = np.empty(len(states), np.int32)
+        if not batch.changed:
+            return self._choose_from(batch.all, positions, logits)
+        changed, others = batch.changed, batch.unchanged
+        tokens = np.empty(len(batch.states), np.int32)
         if len(self._copies) < len(changed):
             self._copies = logit_memory(len(changed), self._vocab_size)
         copies = self._copies[: len(changed)]
         for copy, index in zip(copies, changed, strict=True):
             copy[...] = logits[index]
-            states[index].adjust(copy, positions[index])
-        others = [index for index, state in enumerate(states) if not state.changes_logits]
-        for chosen, source in ((changed, copies), (others, logits[others])):
-            if not chosen:
-                continue
-            tokens[chosen] = self._choose_from(
-                [states[index] for index in chosen], [positions[index] for index in chosen], source
-            )
+            batch.states[index].adjust(copy, positions[index])
+        for chosen, part, source in (
+            (changed, batch.of_changed, copies),
+            (others, batch.of_unchanged, logits[others]),
+        ):
+            if chosen:
+                tokens[chosen] = self._choose_from(part, [positions[index] for index in chosen], source)
         return tokens
 
-    def _choose_from(self, states: list[_Row], positions: list[int], logits: Logits) -> NDArray[np.int32]:
-        settings = np.array([state.settings for state in states], np.float64).reshape(-1, 4).T.copy()
-        uniforms = [state.uniform(position) for state, position in zip(states, positions, strict=True)]
+    def _choose_from(self, part: _Columns, positions: list[int], logits: Logits) -> NDArray[np.int32]:
         tokens, highest = self._chooser.choose(
-            logits,
-            settings[0],
-            settings[1].astype(np.int32),
-            settings[2],
-            settings[3],
-            np.array(uniforms, np.float64),
+            logits, part.temperature, part.top_k, part.top_p, part.min_p, part.uniforms(positions)
         )
-        for value, heat in zip(highest, settings[0].tolist(), strict=True):
-            # Infinite logits would make inf - inf where they are divided by a temperature; a NaN is never right.
-            if math.isnan(value) or (heat > 0 and math.isinf(value)):
-                raise ModelError(
-                    f"the model's highest logit is {value}: its weights are damaged", param="model"
-                )
+        # Infinite logits would make inf - inf where they are divided by a temperature; a NaN is never right.
+        if not all(map(math.isfinite, highest)):
+            for value, heat in zip(highest, part.temperature.tolist(), strict=True):
+                if math.isnan(value) or (heat > 0 and math.isinf(value)):
+                    raise ModelError(
+                        f"the model's highest logit is {value}: its weights are damaged", param="model"
+                    )
         return np.array(tokens, np.int32)
 
     def candidates(
@@ -160,6 +164,45 @@ class Sampler:
             for index, position in enumerate(positions.tolist())
             if position + 1 < len(prompt)
         )
+
+
+class _Columns:
+    """The settings of several rows, as the native part takes them: one array a setting."""
+
+    def __init__(self, states: list[_Row]) -> None:
+        settings = np.array([state.settings for state in states], np.float64).reshape(-1, 4).T.copy()
+        self.temperature, self.top_p, self.min_p = settings[0], settings[2], settings[3]
+        self.top_k = settings[1].astype(np.int32)
+        self._states = states
+        self._none = None if np.count_nonzero(self.temperature) else np.zeros(len(states))
+        """What takes the place of random numbers where nobody draws."""
+
+    def uniforms(self, positions: list[int]) -> NDArray[np.float64]:
+        """The random number of each row's token, at these positions."""
+        if self._none is not None:
+            return self._none
+        return np.array(
+            [state.uniform(at) for state, at in zip(self._states, positions, strict=True)], np.float64
+        )
+
+
+class _Batch:
+    """The rows of a step, and what of them stays the same until one starts or ends.
+
+    Gathered anew in every step it took longer than choosing the tokens: little work, but spread over memory that the
+    model's weights have pushed out of the caches.
+    """
+
+    def __init__(self, rows: list[int], known: Mapping[int, _Row]) -> None:
+        self.rows = rows
+        self.states = states = [known[row] for row in rows]
+        self.changed = [index for index, state in enumerate(states) if state.changes_logits]
+        """Indices of those whose requests change the logits."""
+        self.unchanged = [index for index, state in enumerate(states) if not state.changes_logits]
+        self.followed = [index for index, state in enumerate(states) if state.follows_tokens]
+        self.all = _Columns(states)
+        self.of_changed = _Columns([states[index] for index in self.changed])
+        self.of_unchanged = self.all if not self.changed else _Columns([states[i] for i in self.unchanged])
 
 
 class _Row:
@@ -200,6 +243,8 @@ class _Row:
             or params.min_tokens > 0
             or self.mask is not None
         )
+        self.follows_tokens = self.logprobs is not None or self.penalties is not None or self.mask is not None
+        """Whether a sampled token is more than an answer's next one."""
         greedy = params.greedy or self.beam_width > 0
         heat = 0.0 if greedy else min(max(params.temperature, TEMPERATURE_MIN), TEMPERATURE_MAX)
         self.settings = (heat, min(max(params.top_k, 0), vocab_size), params.top_p, params.min_p)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from octavo.core.events import (
     Admitted,
     BeamAnswer,
@@ -164,17 +162,17 @@ class CompletionBoard:
 
     def _take_tokens(self, record: StepRecord, now: float) -> None:
         plan, result = record.plan, record.result
-        for row_index, sample in zip(
-            np.flatnonzero(plan.samples).tolist(), range(len(result.token_ids)), strict=True
-        ):
-            completion = self.completions.get(record.request_ids[row_index])
+        positions = plan.samples.nonzero()[0].tolist()
+        told = zip(positions, result.token_ids.tolist(), record.finished.tolist(), strict=True)
+        for position, token, ended in told:
+            completion = self.completions.get(record.request_ids[position])
             if completion is None:
                 continue
-            row = int(plan.rows[row_index])
-            reason = FinishReason(int(record.finished[sample]))
-            if completion.push(int(result.token_ids[sample]), reason, result.logprobs.get(row), now):
+            reason = FinishReason(ended) if ended else FinishReason.RUNNING
+            logprobs = result.logprobs.get(int(plan.rows[position])) if result.logprobs else None
+            if completion.push(token, reason, logprobs, now):
                 self.stopped.append(completion.request.request_id)
-            if reason == FinishReason.RUNNING:
+            if not ended:
                 self.changed.append(completion)
         if result.prompt_logprobs:
             for row_index, row in enumerate(plan.rows.tolist()):

@@ -7,7 +7,6 @@ import random
 import signal
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType
 
@@ -25,21 +24,30 @@ from octavo.llm.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from octavo.text.stop import TextStream
 from octavo.text.tokenizer import Tokenizer
 
+_set_handler = getattr(signal.signal, "__wrapped__", signal.signal)
+"""Without the wrapper that makes enumerations of handlers: twice a step, it took longer than the scheduler's plan."""
 
-@contextmanager
-def whole_step() -> Iterator[None]:
+
+class WholeStep:
     """Hold Ctrl-C back until the step is done: half a step would have to be thrown away, with its requests."""
-    if threading.current_thread() is not threading.main_thread():  # signals reach the main thread alone
-        yield
-        return
-    pressed: list[tuple[int, FrameType | None]] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: pressed.append((number, frame)))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if pressed and callable(before):
-        before(*pressed[0])
+
+    __slots__ = ("_before", "_held", "_pressed")
+
+    def __enter__(self) -> None:
+        self._pressed: tuple[int, FrameType | None] | None = None
+        self._held = threading.current_thread() is threading.main_thread()  # signals reach that one alone
+        if self._held:
+            self._before = _set_handler(signal.SIGINT, self._press)
+
+    def _press(self, number: int, frame: FrameType | None) -> None:
+        self._pressed = number, frame
+
+    def __exit__(self, *raised: object) -> None:
+        if not self._held:
+            return
+        _set_handler(signal.SIGINT, self._before)
+        if self._pressed is not None and callable(self._before):
+            self._before(*self._pressed)
 
 
 class Session:
@@ -149,7 +157,7 @@ class Session:
 
     def step(self) -> list[Completion] | None:
         """One engine step: the completions that changed, or None when nothing was left to do."""
-        with whole_step():
+        with WholeStep():
             record = self.engine.step()
         if record is None:
             return None
