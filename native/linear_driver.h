@@ -1,6 +1,7 @@
 // From a format's tiles to its two kernels. Included by kernel files only (see path.h).
 //
-// A ``Format`` has the sizes of ``LinearKernels`` as constants, ``pack`` for a row block, and ``tile(rows, wide)``.
+// A ``Format`` has the sizes of ``LinearKernels`` as constants, ``pack`` for a row block, and ``tile(rows, wide)``. It may
+// have ``pass_bytes``: so many bytes of packed rows are multiplied with all of a call's panels before the next rows are.
 #pragma once
 
 #include "linear.h"
@@ -32,28 +33,51 @@ void pack_rows(const LinearArgs& args, std::int64_t block) {
     Format::pack(args, begin, blocks.rows(block), groups, out);
 }
 
-// Every panel is used by all row blocks before the next one; few rows take several panels at a time.
+// The row blocks, cut into passes as rows are cut into blocks.
 template <class Format>
-void multiply(const LinearArgs& args, std::int64_t begin, std::int64_t end) {
-    const RowBlocks blocks(args.rows, Format::max_rows);
+RowBlocks passes_of(std::int64_t blocks, std::int64_t groups) {
+    std::int64_t most = blocks;
+    if constexpr (requires { Format::pass_bytes; }) {
+        most = Format::pass_bytes / (Format::max_rows * groups * Format::x_group_bytes);
+        if (most < 1) most = 1;
+    }
+    return RowBlocks(blocks, most);
+}
+
+// Row blocks [begin, end) with panels [first, last). Every panel is used by all row blocks before the next one; few rows
+// take several panels at a time.
+template <class Format>
+void multiply_pass(const LinearArgs& args, const RowBlocks& blocks, std::int64_t begin, std::int64_t end,
+                   std::int64_t first, std::int64_t last) {
     Tile tile{};
     tile.groups = groups_of<Format>(args);
     tile.panel_bytes = tile.groups * Format::weight_group_bytes + Format::weight_panel_bytes;
-    for (std::int64_t panel = begin; panel < end;) {
-        const bool wide = args.rows <= Format::few_rows && end - panel >= Format::few_rows_panels;
+    tile.out_stride = args.out_stride;
+    const std::int64_t count = end - begin;
+    for (std::int64_t panel = first; panel < last;) {
+        const bool wide = args.rows <= Format::few_rows && last - panel >= Format::few_rows_panels;
         tile.weight = static_cast<const char*>(args.weight) + panel * tile.panel_bytes;
         tile.bias = args.bias ? args.bias + panel * Format::panel : nullptr;
         tile.columns = args.out_features - panel * Format::panel;
-        tile.out_stride = args.out_stride;
-        for (std::int64_t block = 0; block < blocks.count; ++block) {
+        for (std::int64_t block = begin; block < end; ++block) {
             const std::int64_t row = blocks.begin(block);
             tile.x = static_cast<const char*>(args.packed_x) + row * tile.groups * Format::x_group_bytes;
             tile.fetch = nullptr;
-            if (blocks.count > 1) tile.fetch = tile.weight + tile.panel_bytes + block * tile.panel_bytes / blocks.count;
+            if (count > 1) tile.fetch = tile.weight + tile.panel_bytes + (block - begin) * tile.panel_bytes / count;
             tile.out = args.out + row * args.out_stride + panel * Format::panel;
             Format::tile(static_cast<int>(blocks.rows(block)), wide)(tile);
         }
         panel += wide ? Format::few_rows_panels : 1;
+    }
+}
+
+template <class Format>
+void multiply(const LinearArgs& args, std::int64_t begin, std::int64_t end) {
+    const RowBlocks blocks(args.rows, Format::max_rows);
+    const RowBlocks passes = passes_of<Format>(blocks.count, groups_of<Format>(args));
+    for (std::int64_t pass = 0; pass < passes.count; ++pass) {
+        const std::int64_t first_block = passes.begin(pass);
+        multiply_pass<Format>(args, blocks, first_block, first_block + passes.rows(pass), begin, end);
     }
 }
 

@@ -18,6 +18,9 @@ struct Plain : Tiles {
     static constexpr std::int64_t x_group_bytes = 64, weight_panel_bytes = 0;
     static constexpr std::int64_t weight_group_bytes = Tiles::group_bytes;
     static constexpr std::int64_t max_rows = kMaxRows, few_rows = kFewRows, few_rows_panels = kFewRowsPanels;
+#if defined(OCTAVO_PATH_AVX2)
+    static constexpr std::int64_t pass_bytes = kPassBytes;
+#endif
 
     static TileFunction tile(int rows, bool wide) { return wide ? kWideTiles<Tiles>[rows] : kTiles<Tiles>[rows]; }
 

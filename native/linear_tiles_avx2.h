@@ -13,12 +13,16 @@ constexpr int kPanel = 16;
 constexpr int kMaxRows = 6;
 constexpr int kFewRows = 2;
 constexpr int kFewRowsPanels = 2;
+constexpr int kPassBytes = 256 << 10;  // half of a usual cache of one core: the other half is for weights
 
+// Unrolled: an array that a loop indexes lives in memory, and then every multiply-add of the tile is stored as well.
 template <int R, int P>
 inline void store_tile(const Tile& tile, const __m256 (&sum)[R][2 * P]) {
+#pragma GCC unroll 4
     for (int v = 0; v < 2 * P; ++v) {
         const std::int64_t left = tile.columns - v * 8;
         if (left <= 0) return;
+#pragma GCC unroll 6
         for (int r = 0; r < R; ++r) {
             __m256 value = sum[r][v];
             if (tile.bias) value = _mm256_add_ps(value, _mm256_loadu_ps(tile.bias + v * 8));
@@ -42,18 +46,29 @@ inline void clear(__m256 (&sum)[R][2 * P]) {
         for (int v = 0; v < 2 * P; ++v) sum[r][v] = _mm256_setzero_ps();
 }
 
+// Of 10 and 12 accumulators, each is pinned to a register after its multiply-add. Left to itself GCC 12 loads several
+// rows' values ahead, has no register for them beside 12 accumulators and 2 weights, and keeps two of the accumulators
+// in memory: a third slower. Smaller tiles gain nothing.
 template <int R, int P>
 inline void accumulate(__m256 (&sum)[R][2 * P], const __m256 (&w)[2 * P], const float* x) {
 #pragma GCC unroll 6
     for (int r = 0; r < R; ++r) {
         const __m256 value = _mm256_broadcast_ss(x + r * 16);
 #pragma GCC unroll 4
-        for (int v = 0; v < 2 * P; ++v) sum[r][v] = _mm256_fmadd_ps(w[v], value, sum[r][v]);
+        for (int v = 0; v < 2 * P; ++v) {
+            sum[r][v] = _mm256_fmadd_ps(w[v], value, sum[r][v]);
+            if (2 * R * P >= 10) asm volatile("" : "+x"(sum[r][v]));
+        }
     }
 }
 
 inline void pack_f32_group(const float* x, std::int64_t count, char* out) {
     auto* to = reinterpret_cast<float*>(out);
+    if (count >= 16) {
+        _mm256_store_ps(to, _mm256_loadu_ps(x));
+        _mm256_store_ps(to + 8, _mm256_loadu_ps(x + 8));
+        return;
+    }
     for (int i = 0; i < 16; ++i) to[i] = i < count ? x[i] : 0.0f;
 }
 

@@ -128,17 +128,21 @@ def test_silu_mul_is_accurate_from_end_to_end(path: str) -> None:
 
 @every_path
 def test_silu_mul_at_the_extremes(path: str) -> None:
-    gate = np.array([-np.inf, -1e30, -200, 200, 1e30, np.nan], dtype=np.float32)
-    x = np.concatenate([gate, np.ones(6, dtype=np.float32)])[None]
+    """In every place of a vector, and in the rest behind the last one."""
+    extremes = np.array([-np.inf, -1e30, -200, 200, 1e30, np.nan, 1.0], dtype=np.float32)
+    gate = np.tile(extremes, 23)
+    x = np.concatenate([gate, np.ones_like(gate)])[None]
 
     def build(program: _native.Program, source: int) -> int:
-        out = program.register(6)
+        out = program.register(len(gate))
         program.silu_mul(out, source)
-        return 6
+        return len(gate)
 
-    out = run_program(runtime(path), x, build)[0]
-    assert np.isnan(out[5])
-    assert (np.abs(out[2]) < 1e-30) and out[3] == 200 and out[4] == np.float32(1e30)
+    out = run_program(runtime(path), x, build)[0].reshape(23, 7)
+    assert np.isnan(out[:, 5]).all()
+    assert (np.abs(out[:, 2]) < 1e-30).all()
+    assert (out[:, 3] == 200).all() and (out[:, 4] == np.float32(1e30)).all()
+    np.testing.assert_allclose(out[:, 6], 1 / (1 + np.exp(-1.0)), rtol=1e-6)
 
 
 @every_path

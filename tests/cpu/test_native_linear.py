@@ -93,6 +93,22 @@ def test_a_row_has_the_same_bits_in_any_company(path: str, dtype: str, shape: tu
 
 
 @every_path
+@every_dtype
+@pytest.mark.parametrize("rows", [43, 128, 301])
+def test_more_rows_than_a_cache_holds(path: str, dtype: str, rows: int) -> None:
+    """Row blocks multiplied in several passes over the panels: none left out, none moved, the same bits as alone."""
+    rng = np.random.default_rng(rows)
+    matrix = rng.integers(-8, 9, (77, 1536)).astype(np.float32)
+    x = rng.integers(-8, 9, (rows, 1536)).astype(np.float32)
+    two = runtime(path, 2)
+    assert np.array_equal(linear(two, x, _native.Weight(two, stored(matrix, dtype))), x @ matrix.T)
+    x, weight = rng.standard_normal(x.shape, dtype=np.float32), _native.Weight(two, stored(matrix, dtype))
+    together = linear(two, x, weight)
+    for row in (0, 5, 6, rows // 2, rows - 1):
+        assert np.array_equal(together[row], linear(two, x[row : row + 1], weight)[0]), row
+
+
+@every_path
 def test_padding_and_other_rows_do_not_leak(path: str) -> None:
     """A NaN in one row stays there, and neighbouring memory of a weight is never multiplied in."""
     rt = runtime(path)
