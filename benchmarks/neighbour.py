@@ -4,7 +4,8 @@
     python benchmarks/neighbour.py              about a minute; nothing else should run
 
 The neighbour is a process that computes without end, bound to one core; the engine has a thread on each. A fair system
-gives the engine one core and half of the other, 0.75 of its speed; what waits for a descheduled thread gets less.
+gives the engine one core and half of the other, 0.75 of its speed; what waits for a descheduled thread gets less. A
+stall is what a step took beyond the median step of its turn.
 """
 
 from __future__ import annotations
@@ -30,6 +31,12 @@ class Turn:
     neighbour: bool
     tokens_per_s: float
     longest_step_ms: float
+    median_step_ms: float
+
+    @property
+    def longest_stall_ms(self) -> float:
+        """How much longer than most steps of its turn the longest one took."""
+        return self.longest_step_ms - self.median_step_ms
 
 
 def burn(core: int) -> None:
@@ -38,20 +45,21 @@ def burn(core: int) -> None:
         pass
 
 
-def decode(session: Session, streams: int, seconds: float) -> tuple[float, float]:
-    """(tokens/s, longest step in ms) of streams that all decode."""
+def decode(session: Session, streams: int, seconds: float) -> tuple[float, float, float]:
+    """(tokens/s, longest and median step in ms) of streams that all decode."""
     sampling = SamplingParams(temperature=0.0, max_tokens=4000, ignore_eos=True)
     completions = [session.add(session.prepare([5 + i] * 64, sampling)) for i in range(streams)]
     while any(not completion.token_ids for completion in completions):
         session.step()
     begin = last = time.perf_counter()
-    longest, steps = 0.0, 0
+    steps = []
     while last - begin < seconds:
         session.step()
         now = time.perf_counter()
-        longest, last, steps = max(longest, now - last), now, steps + 1
+        steps.append(now - last)
+        last = now
     session.abort(completions)
-    return streams * steps / (last - begin), 1e3 * longest
+    return streams * len(steps) / (last - begin), 1e3 * max(steps), 1e3 * median(steps)
 
 
 def turn(session: Session, streams: int, seconds: float, neighbour: bool) -> Turn:
@@ -61,12 +69,12 @@ def turn(session: Session, streams: int, seconds: float, neighbour: bool) -> Tur
         process.start()
         time.sleep(0.5)
     try:
-        rate, longest = decode(session, streams, seconds)
+        rate, longest, usual = decode(session, streams, seconds)
     finally:
         if neighbour:
             process.kill()
             process.join()
-    return Turn(streams, neighbour, rate, longest)
+    return Turn(streams, neighbour, rate, longest, usual)
 
 
 def main() -> None:
@@ -93,7 +101,10 @@ def main() -> None:
     print(
         f"{machine()}, {given.threads} threads, SmolLM2-135M; medians of {given.rounds} turns of {given.seconds:g} s"
     )
-    print("streams   tokens/s alone   with a neighbour   ratio   longest step, ms: alone   with a neighbour")
+    print(
+        "streams   tokens/s alone   with a neighbour   ratio   median step, ms"
+        "   longest stall, ms: alone   with a neighbour"
+    )
     for streams in given.streams:
         quiet, busy = (
             [one for one in turns if one.streams == streams and one.neighbour is neighbour]
@@ -102,7 +113,8 @@ def main() -> None:
         alone, beside = (median(one.tokens_per_s for one in found) for found in (quiet, busy))
         print(
             f"{streams:>7}{alone:>17.1f}{beside:>19.1f}{beside / alone:>8.2f}"
-            f"{max(one.longest_step_ms for one in quiet):>26.1f}{max(one.longest_step_ms for one in busy):>19.1f}"
+            f"{median(one.median_step_ms for one in quiet):>18.1f}"
+            f"{max(one.longest_stall_ms for one in quiet):>27.1f}{max(one.longest_stall_ms for one in busy):>19.1f}"
         )
 
 
