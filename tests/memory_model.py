@@ -114,6 +114,8 @@ class MemoryModel:
         """As in ``Slots.transfer``."""
         self.loads = 0
         self.past = Past()
+        self.covered: dict[int, int] = {}
+        """Tokens of each row for which it may hold blocks."""
 
     @property
     def free_rows(self) -> list[int]:
@@ -138,6 +140,7 @@ class MemoryModel:
         if isinstance(self.allocator, PagedAllocator) and self.allocator.caching:
             self.check_lookup(claim, cached // self.size)
         self.rows[row] = Row(prompt, limit, chain, cached, tags_of(prompt))
+        self.cover(row, cached, budget)
         self.tokens[row].reshape(-1)[: len(prompt)] = prompt
         self.move()
 
@@ -170,8 +173,14 @@ class MemoryModel:
             assert cached == swapped.tokens == state.written
             del self.waiting[number]
             self.rows[row] = state
+            self.cover(row, cached, budget)
             self.tokens[row].reshape(-1)[: len(state.tokens)] = state.tokens
         self.move()
+
+    def cover(self, row: int, cached: int, budget: int) -> None:
+        """An admitted row holds blocks for its first chunk; for none while its blocks come from the second tier."""
+        chunk = 0 if row in self.allocator.offload.loading else budget
+        self.covered[row] = min(cached + chunk, len(self.rows[row].tokens))
 
     def move(self) -> None:
         """Make the transfers, and let the rows know what arrived."""
@@ -232,6 +241,7 @@ class MemoryModel:
                 "it would have fitted"
             )
             return
+        self.covered[row] = max(self.covered[row], stop)
         self.move()
         self.slots.copy(self.allocator.take_copies())
         self.slots.write(self.allocator.table.matrix[row], start, state.tags[start:stop])
@@ -254,6 +264,7 @@ class MemoryModel:
         chain.digests = list(state.chain.digests)
         self.rows[child] = Row(list(state.tokens), state.limit, chain, state.written, list(state.tags))
         self.tokens[child] = self.tokens[row]
+        self.covered[child] = state.written
 
     def truncate(self, row: int, tokens: int) -> None:
         state = self.rows[row]
@@ -261,7 +272,7 @@ class MemoryModel:
         self.allocator.truncate(row, tokens)
         del state.tokens[tokens:], state.tags[tokens:]
         state.chain.truncate(tokens // self.size)
-        state.written = tokens
+        state.written = self.covered[row] = tokens
 
     def release(self, row: int) -> None:
         del self.rows[row]
@@ -274,9 +285,10 @@ class MemoryModel:
             assert held == state.tags[: state.written], f"row {row} reads what it has not written"
         held = [block for _, swapped in self.waiting for block in swapped.blocks]
         assert sorted(held) == sorted(self.allocator.offload.tier.held), "a held block has not one owner"
-        audit(self.allocator, {row: state.written for row, state in self.rows.items()})
-        written = np.array([state.written for state in self.rows.values()], np.int32)
-        waste = self.allocator.waste(np.array(list(self.rows), np.int32), written, int(written.sum()), 0)
+        written = {row: state.written for row, state in self.rows.items()}
+        audit(self.allocator, written, {row: self.covered[row] for row in self.rows})
+        counts = np.array(list(written.values()), np.int32)
+        waste = self.allocator.waste(np.array(list(self.rows), np.int32), counts, int(counts.sum()), 0)
         assert min(waste.written, waste.reserved, waste.internal) >= 0
         live = self.allocator.state().live * self.size
         assert waste.written + waste.reserved + waste.internal == live

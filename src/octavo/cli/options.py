@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from octavo.core.config import BLOCK_SIZES, MAX_NUM_BATCHED_TOKENS
+from octavo.core.config import BLOCK_SIZES, MAX_NUM_BATCHED_TOKENS, SUPERBLOCK_TOKENS
 from octavo.core.errors import ConfigError
 from octavo.core.model_spec import KV_CACHE_DTYPES
 from octavo.llm.options import EngineOptions
@@ -138,6 +138,14 @@ SCHEDULER_FLAGS: Flags = (
         default="first_fit",
         show_default=True,
         help="Where a contiguous allocator looks for room.",
+    ),
+    click.option(
+        "--superblock-tokens",
+        type=int,
+        default=SUPERBLOCK_TOKENS,
+        show_default=True,
+        help="Slots of an aligned run that the paged allocator leaves to one request while others find room elsewhere; "
+        "a power of two, or 0: any block for anyone.",
     ),
     click.option(
         "--enable-prefix-caching/--no-enable-prefix-caching",

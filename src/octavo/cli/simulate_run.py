@@ -103,6 +103,7 @@ def read_setup(flags: dict[str, Any]) -> Setup:
         placement=flags["placement"],
         enable_prefix_caching=flags["enable_prefix_caching"],
         offload_blocks=_offload_blocks(flags, spec, num_blocks),
+        superblock_tokens=flags["superblock_tokens"],
     )
     scheduler = SchedulerConfig(
         max_num_seqs=flags["max_num_seqs"],
@@ -268,6 +269,7 @@ def facts(setup: Setup, simulation: Simulation) -> dict[str, Any]:
             "bytes": sizing.pool_bytes(cache.num_blocks, setup.spec, cache.block_size),
             "allocator": setup.allocator,
             "placement": cache.placement,
+            "superblock_tokens": cache.superblock_tokens,
             "enable_prefix_caching": cache.enable_prefix_caching,
         },
         "scheduler": asdict(setup.scheduler),

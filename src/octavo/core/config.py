@@ -10,6 +10,9 @@ from octavo.core.errors import ConfigError
 BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Block sizes that every kernel and allocator supports, in token slots."""
 
+SUPERBLOCK_TOKENS = 128
+"""Slots of a superblock where nobody names a number."""
+
 MAX_NUM_BATCHED_TOKENS = 2048
 """Token budget of a step where nobody names one."""
 
@@ -35,12 +38,20 @@ class CacheConfig:
     """Whether full blocks stay findable by content. Contiguous allocators never share."""
     offload_blocks: int = 0
     """Blocks of the second tier, for swapped and forgotten blocks; contiguous allocators have no use for it."""
+    superblock_tokens: int = SUPERBLOCK_TOKENS
+    """Slots of an aligned run that the paged allocator leaves to one sequence while others find room elsewhere; a power
+    of two, or 0: any block is as good as another."""
 
     def __post_init__(self) -> None:
         if self.block_size not in BLOCK_SIZES:
             raise ConfigError(
                 f"block size {self.block_size} is not supported; choose one of {', '.join(map(str, BLOCK_SIZES))}",
                 param="--block-size",
+            )
+        if self.superblock_tokens < 0 or self.superblock_tokens & (self.superblock_tokens - 1):
+            raise ConfigError(
+                f"a superblock of {self.superblock_tokens} tokens; it must be a power of two, or 0 for none",
+                param="--superblock-tokens",
             )
         if self.num_blocks < 1:
             raise ConfigError(

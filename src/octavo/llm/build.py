@@ -102,6 +102,7 @@ def engine_settings(
         placement=options.placement,
         enable_prefix_caching=options.enable_prefix_caching,
         offload_blocks=tier_blocks(options, spec, sizes.num_blocks),
+        superblock_tokens=options.superblock_tokens,
     )
     limits = SchedulerConfig(
         max_num_seqs=options.max_num_seqs,

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from octavo.core.config import MAX_NUM_BATCHED_TOKENS, AllocatorName, Placement, Preemption, QueueOrder
+from octavo.core.config import (
+    MAX_NUM_BATCHED_TOKENS,
+    SUPERBLOCK_TOKENS,
+    AllocatorName,
+    Placement,
+    Preemption,
+    QueueOrder,
+)
 from octavo.core.errors import ConfigError
 from octavo.core.model_spec import KV_CACHE_DTYPES
 
@@ -33,6 +40,8 @@ class EngineOptions:
     """Share of the free memory that the pool may take, in (0, 1]; at most what max_num_seqs longest requests need."""
     allocator: AllocatorName = "paged"
     placement: Placement = "first_fit"
+    superblock_tokens: int = SUPERBLOCK_TOKENS
+    """Slots of an aligned run that the paged allocator leaves to one request where it can; 0 places blocks anywhere."""
     enable_prefix_caching: bool = True
     watermark_blocks: int = 0
     queue: QueueOrder = "fcfs"

@@ -13,6 +13,7 @@ from octavo.memory.offload import Offload, OffloadTotals, Swapped
 from octavo.memory.paged import PagedAllocator
 from octavo.memory.placement import Buddy, FirstFit
 from octavo.memory.prefix_cache import HashChain
+from octavo.memory.superblocks import superblock_blocks
 
 __all__ = [
     "Allocator",
@@ -41,6 +42,7 @@ def make_allocator(cache: CacheConfig, max_num_seqs: int, max_model_len: int) ->
             max_model_len=max_model_len,
             caching=cache.enable_prefix_caching,
             offload_blocks=cache.offload_blocks,
+            superblock=superblock_blocks(cache.superblock_tokens, cache.block_size, cache.num_blocks),
         )
     return ContiguousAllocator(
         cache.allocator,

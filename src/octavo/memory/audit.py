@@ -13,10 +13,15 @@ from octavo.memory.contiguous import ContiguousAllocator
 from octavo.memory.lookup import Miss
 from octavo.memory.offload import Offload
 from octavo.memory.paged import PagedAllocator
+from octavo.memory.sizing import blocks_for
+from octavo.memory.superblocks import SuperblockPool
 
 
-def audit(allocator: Allocator, tokens: Mapping[int, int]) -> None:
-    """``tokens``: for every occupied row, the tokens whose keys and values it holds. Other rows must hold nothing."""
+def audit(allocator: Allocator, tokens: Mapping[int, int], covered: Mapping[int, int] | None = None) -> None:
+    """``tokens``: for every occupied row, the tokens whose keys and values it holds. Other rows must hold nothing.
+
+    ``covered``: the same with those that the running plan writes. A paged row holds no block for any token beyond.
+    """
     table = allocator.table
     held = table.num_blocks.tolist()
     assert table.entries == sum(held), "the table's count of entries is off"
@@ -29,6 +34,9 @@ def audit(allocator: Allocator, tokens: Mapping[int, int]) -> None:
     assert min(state.live, state.cached, state.free) >= 0, f"negative count in {state}"
     _audit_tier(allocator.offload)
     if isinstance(allocator, PagedAllocator):
+        for row, count in (covered or {}).items():
+            need = blocks_for(count, allocator.block_size)
+            assert held[row] <= need, f"row {row} holds {held[row]} blocks for {count} tokens"
         _audit_pool(allocator, table)
         _audit_lookups(allocator)
         _audit_cache(allocator)
@@ -57,6 +65,21 @@ def _audit_pool(allocator: PagedAllocator, table: BlockTable) -> None:
     assert not pool.findable[free].any(), "a free block can be found"
     assert pool.findable[cached].all(), "a cached block cannot be found"
     assert pool.live + pool.cached + pool.free == pool.total
+    if isinstance(pool, SuperblockPool):
+        audit_superblocks(pool)
+
+
+def audit_superblocks(pool: SuperblockPool) -> None:
+    """What the pool believes of its superblocks."""
+    grid, counts = pool.opened_by_superblock()
+    assert (grid.sum(axis=1) == counts).all(), "the open blocks of a superblock are miscounted"
+    blocks = np.flatnonzero(grid)
+    assert (pool.refs[blocks] == 0).all(), "a live block is open"
+    assert np.isin(pool.free_blocks(), blocks).all(), "a free block is not open"
+    assert len(blocks) - pool.free == pool.old, "the old blocks are miscounted"
+    whole = pool.whole_superblocks()
+    assert len(set(whole.tolist())) == len(whole), "a superblock is noted twice"
+    assert np.isin(np.flatnonzero(counts == pool.size), whole).all(), "a wholly open superblock is lost"
 
 
 def _audit_cache(allocator: PagedAllocator) -> None:

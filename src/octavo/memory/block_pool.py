@@ -27,7 +27,11 @@ NO_BLOCKS: Blocks = np.zeros(0, np.intp)
 NO_BLOCKS.setflags(write=False)
 
 
-def ignore(blocks: Blocks) -> None:
+Listener = Callable[[Blocks, NDArray[np.intp]], object]
+"""Hears of blocks that lose their cached content, and where they stand among those that are being acquired."""
+
+
+def ignore(blocks: Blocks, at: NDArray[np.intp]) -> None:
     """The eviction listener of a pool that caches nothing."""
 
 
@@ -38,9 +42,11 @@ class BlockPool:
     a fresh pool come out in ascending order. Cached blocks wait in a queue, least recently released first, and are
     taken only when the stack is empty. A block that is shared again leaves the queue lazily: its ``_place`` no
     longer names the entry, and whoever passes the entry skips it. (A linked list would need a Python loop.)
+
+    Where blocks stand in memory it does not ask; ``SuperblockPool`` does.
     """
 
-    def __init__(self, total: int, on_evict: Callable[[Blocks], object] = ignore) -> None:
+    def __init__(self, total: int, on_evict: Listener = ignore) -> None:
         """``on_evict`` is told which cached blocks lose their content, before they are handed out."""
         assert total >= 1
         self.total = total
@@ -72,12 +78,11 @@ class BlockPool:
         cached, free = self.cached, self.free
         return PoolState(self.total - free - cached, cached, free)
 
-    def acquire(self, count: int, after: Blocks | None = None) -> Blocks | None:
-        """``count`` blocks with one reference each, intp [count]; None if fewer are free or cached.
+    def acquire(self, count: int, after: int | None = None) -> Blocks | None:
+        """``count`` blocks for one sequence, with one reference each, intp [count]; None if fewer are free or cached.
 
-        Evicts cached blocks, least recently used first, when free ones do not suffice. ``after`` (intp [count]) is
-        a wish: the i-th block had best stand right behind block ``after[i]`` in memory. This pool does not look at
-        it, and nobody passes it while that is so: to read it from the table costs a steady step more than the rest.
+        Evicts cached blocks, least recently used first, when free ones do not suffice. ``after`` is a wish, at which
+        this pool does not look: the first of them had best stand right behind this block.
         """
         if count > self.free + self.cached:
             return None
@@ -92,6 +97,10 @@ class BlockPool:
             self.free = 0
         self.refs[blocks] = 1
         return blocks
+
+    def acquire_each(self, after: Blocks) -> Blocks | None:
+        """One block for each of many sequences, whose last blocks are ``after``; as ``acquire``, intp [k]."""
+        return self.acquire(len(after))
 
     def share(self, blocks: Blocks) -> None:
         """One more reference to each of these distinct live or cached blocks."""
@@ -160,17 +169,21 @@ class BlockPool:
         self._head, self._tail, self._stale = 0, len(valid), 0
 
     def _evict(self, count: int) -> Blocks:
-        """Take the ``count`` least recently released cached blocks; there are as many."""
-        if self._stale:
-            evicted = self._oldest_valid(count)
-        else:
-            evicted = self._queue[self._head : self._head + count].copy()
-            self._head += count
+        """Take the ``count`` least recently released cached blocks; there are as many. Free ones stand before them."""
+        evicted = self._oldest(count)
         self._place[evicted] = -1
         self.findable[evicted] = False
         self.cached -= count
-        self._on_evict(evicted)
+        self._on_evict(evicted, np.arange(self.free, self.free + count))
         return evicted
+
+    def _oldest(self, count: int) -> Blocks:
+        """Take the first ``count`` valid entries out of the queue; there are as many."""
+        if self._stale:
+            return self._oldest_valid(count)
+        blocks = self._queue[self._head : self._head + count].copy()
+        self._head += count
+        return blocks
 
     def _oldest_valid(self, count: int) -> Blocks:
         """Pass the queue's entries, and the stale ones between them, until ``count`` valid ones are found."""
@@ -194,5 +207,5 @@ class BlockPool:
         return valid
 
     def free_blocks(self) -> Blocks:
-        """intp [free]: a view of the free blocks, the one that is handed out next at the end."""
+        """intp [free]: the free blocks; a view, the one that is handed out next at the end."""
         return self._stack[: self.free]

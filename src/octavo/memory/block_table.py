@@ -31,6 +31,11 @@ class BlockTable:
         blocks: NDArray[np.int32] = self._flat[rows * self.matrix.shape[1] + numbers]
         return blocks.astype(np.intp)
 
+    def ends(self, rows: NDArray[np.intp]) -> Blocks:
+        """intp [k]: the last block of each of these rows; of a row that holds none, some block."""
+        blocks: NDArray[np.int32] = self._flat[rows * self.matrix.shape[1] + (self.num_blocks[rows] - 1)]
+        return blocks.astype(np.intp)
+
     def append(self, row: int, blocks: Blocks) -> None:
         """Put ``blocks`` behind those that a row holds."""
         first = int(self.num_blocks[row])

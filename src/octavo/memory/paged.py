@@ -15,6 +15,7 @@ from octavo.memory.lookups import Lookups
 from octavo.memory.offload import Offload, Swapped
 from octavo.memory.prefix_cache import HashChain, PrefixCache
 from octavo.memory.sizing import blocks_for
+from octavo.memory.superblocks import SuperblockPool
 
 
 class PagedAllocator:
@@ -36,7 +37,9 @@ class PagedAllocator:
         max_model_len: int,
         caching: bool,
         offload_blocks: int = 0,
+        superblock: int = 1,
     ) -> None:
+        """``superblock``: blocks of an aligned run that a sequence had best have for itself; 1 is any block."""
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.pool_len = num_blocks * block_size
@@ -45,7 +48,13 @@ class PagedAllocator:
         self.caching = caching
         self.can_fork = True
         self.cache = PrefixCache(num_blocks if caching else 0, block_size)
-        self.pool = BlockPool(num_blocks, self._on_evict)
+        self.superblock = superblock
+        self._placing = superblock > 1
+        """Whether the pool looks at where a row's last block is. Only then is it read from the table."""
+        if self._placing:
+            self.pool: BlockPool = SuperblockPool(num_blocks, superblock, self._on_evict)
+        else:
+            self.pool = BlockPool(num_blocks, self._on_evict)
         self.blocked: Blockage | None = None  # never: any block is as good as another
         self.lookups = Lookups(
             self.cache, num_blocks, block_size, max_num_seqs, None if caching else "caching_disabled"
@@ -103,10 +112,10 @@ class PagedAllocator:
             self.table.append(row, hits)
         if loads:
             self.offload.pin(loads)
-        first = blocks_for(min(known, cached + budget), self.block_size) - len(hits)
-        self._takers = np.array([row]), 1
-        blocks = self.pool.acquire(first)
-        assert blocks is not None
+        # Whoever waits for its blocks computes nothing meanwhile.
+        chunk = 0 if loads else budget
+        first = blocks_for(min(known, cached + chunk), self.block_size) - len(hits)
+        blocks = self._acquire(row, first)
         self.table.append(row, blocks)
         self.promised[row] = missing - first
         self.promised_total += missing - first
@@ -140,24 +149,51 @@ class PagedAllocator:
     def grow_by_block(self, rows: NDArray[np.intp]) -> int:
         if len(rows) > self.pool.available:
             rows = rows[: self.pool.available]
-        self._takers = rows, 1
-        blocks = self.pool.acquire(len(rows))
-        assert blocks is not None
-        self.table.append_one(rows, blocks)
+        self.table.append_one(rows, self._acquire_each(rows))
         if self.promised_total:
             self._redeem(rows, np.ones(len(rows), np.intp))
         return len(rows)
 
     def _extend(self, rows: NDArray[np.intp], counts: NDArray[np.intp], total: int) -> None:
-        self._takers = rows, counts
-        blocks = self.pool.acquire(total)
-        assert blocks is not None
         if len(rows) == 1:
-            self.table.append(int(rows[0]), blocks)
+            row = int(rows[0])
+            self.table.append(row, self._acquire(row, total))
         else:
-            self.table.append_each(rows, counts, blocks)
+            self.table.append_each(rows, counts, self._acquire_several(rows, counts, total))
         if self.promised_total:
             self._redeem(rows, counts)
+
+    def _acquire(self, row: int, count: int) -> Blocks:
+        """Blocks for one row; there are as many."""
+        self._takers = np.array([row]), 1
+        held = int(self.table.num_blocks[row])
+        blocks = self.pool.acquire(count, int(self.table.matrix[row, held - 1]) if held else None)
+        assert blocks is not None
+        return blocks
+
+    def _acquire_each(self, rows: NDArray[np.intp]) -> Blocks:
+        """A block for each of these rows; there are as many."""
+        self._takers = rows, 1
+        blocks = (
+            self.pool.acquire_each(self.table.ends(rows)) if self._placing else self.pool.acquire(len(rows))
+        )
+        assert blocks is not None
+        return blocks
+
+    def _acquire_several(self, rows: NDArray[np.intp], counts: NDArray[np.intp], total: int) -> Blocks:
+        """``counts[i]`` blocks for each of these rows, one row's after another's; there are as many."""
+        if not self._placing:
+            self._takers = rows, counts
+            blocks = self.pool.acquire(total)
+            assert blocks is not None
+            return blocks
+        blocks, ends, one = np.empty(total, np.intp), np.cumsum(counts), counts == 1
+        if np.count_nonzero(one):
+            blocks[ends[one] - 1] = self._acquire_each(rows[one])
+        for i in (counts > 1).nonzero()[0].tolist():
+            end, count = int(ends[i]), int(counts[i])
+            blocks[end - count : end] = self._acquire(int(rows[i]), count)
+        return blocks
 
     def _redeem(self, rows: NDArray[np.intp], counts: NDArray[np.intp]) -> None:
         """Blocks were handed out: to a row in the middle of its prompt they had been promised."""
@@ -188,6 +224,7 @@ class PagedAllocator:
     def _make_writable(self, row: int, number: int, block: int) -> None:
         """Give a row its own copy of a block that others hold; take one that only the cache sees out of it."""
         if self.pool.refs[block] > 1:
+            # Not behind the block that it copies: whoever keeps that one may grow there.
             self._takers = np.array([row]), 1
             fresh = self.pool.acquire(1)
             assert fresh is not None
@@ -225,13 +262,13 @@ class PagedAllocator:
         self._evicted.clear()
         return evicted
 
-    def _on_evict(self, blocks: Blocks) -> None:
+    def _on_evict(self, blocks: Blocks, at: NDArray[np.intp]) -> None:
         numbers = blocks.tolist()
         rows, counts = self._takers
-        if (
-            len(blocks) > 1 or len(rows) > 1
-        ):  # free blocks were handed out first, so these go to the last rows
-            rows = np.repeat(rows, counts)[-len(blocks) :]
+        if len(rows) > 1:
+            rows = np.repeat(rows, counts)[at]
+        # Placement does not ask which block of a chain it takes.
+        self.cache.torn |= self._placing
         names = self.cache.forget(numbers)
         if self.offload.tier.total:
             self.offload.spill(numbers, names)

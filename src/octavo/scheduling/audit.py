@@ -32,7 +32,22 @@ def audit(scheduler: Scheduler) -> None:
         assert tokens[-1] == running.newest[i], "the newest token is another one"
     _audit_groups(scheduler)
     _audit_swapped(scheduler)
-    audit_memory(scheduler.allocator, dict(zip(rows.tolist(), computed.tolist(), strict=True)))
+    written = dict(zip(rows.tolist(), computed.tolist(), strict=True))
+    audit_memory(scheduler.allocator, written, _covered(scheduler))
+
+
+def _covered(scheduler: Scheduler) -> dict[int, int] | None:
+    """Tokens of each row that have keys and values, or get them in the plan that is running.
+
+    None once a block of the second tier was damaged: whoever computes it again keeps those behind it.
+    """
+    running, count = scheduler.running, scheduler.running.count
+    if scheduler.allocator.offload.totals.damaged:
+        return None
+    tokens = running.computed[:count].copy()
+    if scheduler.in_flight:
+        tokens += running.scheduled[:count]
+    return dict(zip(running.row[:count].tolist(), tokens.tolist(), strict=True))
 
 
 def _audit_swapped(scheduler: Scheduler) -> None:

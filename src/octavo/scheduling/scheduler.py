@@ -81,6 +81,11 @@ class Scheduler:
         return self._ledger.rows_reserved
 
     @property
+    def in_flight(self) -> bool:
+        """Whether a plan is running: made, and neither applied nor abandoned."""
+        return self._ledger.plan is not None
+
+    @property
     def forking(self) -> list[int]:
         """Rows of the plan that is running which fork in it."""
         plan = self._ledger.plan

@@ -45,7 +45,7 @@ class _Cache:
 
     def __init__(self, capacity: int) -> None:
         self.index = PrefixCache(capacity, 1)
-        self.pool = BlockPool(capacity, lambda blocks: self.index.forget(blocks.tolist()))
+        self.pool = BlockPool(capacity, lambda blocks, at: self.index.forget(blocks.tolist()))
         self.block_hits = 0
         self.token_hits = 0
 

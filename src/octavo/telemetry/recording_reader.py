@@ -35,6 +35,8 @@ from octavo.telemetry.recording import FORMAT, VERSION
 
 EVENTS: dict[str, type[RareEvent]] = {kind.__name__: kind for kind in get_args(RareEvent)}
 Settings = TypeVar("Settings", CacheConfig, SchedulerConfig)
+BEFORE: Mapping[str, Mapping[str, Any]] = {"cache": {"superblock_tokens": 0}}
+"""Settings that older recordings lack, as they were decided then."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -151,7 +153,7 @@ def _settings(record: Record, name: str, kind: type[Settings]) -> Settings:
     if unknown:
         record.complain(f"{name}.{unknown[0]} is no setting of this Octavo")
     try:
-        return kind(**found)
+        return kind(**{**BEFORE.get(name, {}), **found})
     except (TypeError, OctavoError) as error:
         record.complain(f"{name}: {error}")
 

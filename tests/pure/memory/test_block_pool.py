@@ -56,7 +56,7 @@ def test_a_shared_block_is_live_until_its_last_holder_leaves() -> None:
 
 def test_findable_blocks_become_cached_and_are_evicted_least_recently_released_first_tail_first() -> None:
     evicted: list[list[int]] = []
-    pool = BlockPool(6, lambda gone: evicted.append(gone.tolist()))
+    pool = BlockPool(6, lambda gone, at: evicted.append(gone.tolist()))
     take(pool, 6)
     pool.publish(blocks(0, 1, 2, 3))
     pool.release(blocks(0, 1, 4))  # the older sequence; 4 was never full

@@ -17,8 +17,20 @@ TOKENS = st.lists(st.integers(0, 1), max_size=30)
 """Two tokens alone, so that prefixes meet often."""
 
 
-def make(blocks: int, size: int, name: str, placement: str, caching: bool, tier: int = 0) -> Allocator:
-    cache = CacheConfig(blocks, size, name, placement, caching, tier if name == "paged" else 0)  # type: ignore[arg-type]
+def make(
+    blocks: int, size: int, name: str, placement: str, caching: bool, tier: int = 0, superblock: int = 1
+) -> Allocator:
+    if name == "paged":  # not by the settings, which allow no superblocks in pools as small as these
+        return PagedAllocator(
+            blocks,
+            size,
+            max_num_seqs=5,
+            max_model_len=40,
+            caching=caching,
+            offload_blocks=tier,
+            superblock=superblock,
+        )
+    cache = CacheConfig(blocks, size, name, placement, caching)  # type: ignore[arg-type]
     return make_allocator(cache, 5, 40)
 
 
@@ -33,11 +45,20 @@ class MemoryMachine(RuleBasedStateMachine):
         caching=st.booleans(),
         tier=st.sampled_from([0, 1, 3, 10, 60]),
         damage=st.sets(st.integers(0, 9), max_size=2),
+        superblock=st.sampled_from([1, 2, 4, 8]),
     )
     def start(
-        self, blocks: int, size: int, name: str, placement: str, caching: bool, tier: int, damage: set[int]
+        self,
+        blocks: int,
+        size: int,
+        name: str,
+        placement: str,
+        caching: bool,
+        tier: int,
+        damage: set[int],
+        superblock: int,
     ) -> None:
-        self.model = MemoryModel(make(blocks, size, name, placement, caching, tier))
+        self.model = MemoryModel(make(blocks, size, name, placement, caching, tier, superblock))
         self.model.damage = damage
 
     @precondition(lambda self: self.model.free_rows)
@@ -111,7 +132,8 @@ def use_at_random(rng: random.Random, operations: int) -> tuple[int, int]:
         rng.random() < 0.8,
         rng.choice([0, 4, 30, 30]),
     )
-    allocator = make(rng.randint(1, 40), size, name, placement, caching, tier)
+    superblock = rng.choice([1, 2, 4, 8])
+    allocator = make(rng.randint(1, 40), size, name, placement, caching, tier, superblock)
     model = MemoryModel(allocator)
     for _ in range(operations):
         kind = rng.random()
