@@ -22,6 +22,7 @@ import psutil
 import uvicorn
 
 from octavo.llm.session import Session
+from octavo.memory.runs import mean_run_tokens
 from octavo.server.app import Api, build_app
 from octavo.server.engine_thread import EngineThread
 from octavo.server.settings import ServerOptions
@@ -75,6 +76,7 @@ def make_metrics(session: Session, options: ServerOptions) -> Metrics:
             "allocator": allocator.name,
         },
         shared_blocks=lambda: max(0, allocator.table.entries - allocator.state().live),
+        run_tokens=lambda: mean_run_tokens(allocator.table, allocator.block_size),
         lookups=allocator.lookups.totals,
         offload=allocator.offload,
     )

@@ -116,10 +116,12 @@ class Metrics:
         caching: bool,
         cache_config: Mapping[str, str],
         shared_blocks: Callable[[], int],
+        run_tokens: Callable[[], float] = lambda: 0.0,
         lookups: LookupTotals | None = None,
         offload: Offload | None = None,
     ) -> None:
         """``cache_config``: labels of ``cache_config_info``. ``shared_blocks``: table entries beyond one a block.
+        ``run_tokens``: mean slots of a physical run; asked at a scrape.
         ``lookups``: the allocator's counts, which grow by themselves; ``offload``: its second tier."""
         self.totals = Totals()
         self.lookups = lookups or LookupTotals()
@@ -134,6 +136,7 @@ class Metrics:
         self._caching = caching
         self._cache_config = dict(cache_config)
         self._shared_blocks = shared_blocks
+        self._run_tokens = run_tokens
         self._lock = threading.Lock()
         """The engine's thread counts, the loop's scrapes."""
         self._times: dict[str, _Times] = {}
@@ -317,6 +320,8 @@ class Metrics:
         yield self._gauge(
             "kv_shared_blocks_saved", "Table entries beyond one a live block.", self._shared_blocks()
         )
+        help_line = "Mean slots of running requests that lie in a row in memory."
+        yield self._gauge("kv_run_tokens", help_line, self._run_tokens())
         tier = self.offload.tier.state()
         kinds = {"held": tier.held, "spilled": tier.spilled, "free": tier.free}
         help_line = "Blocks of the second tier; they sum to it."
