@@ -25,6 +25,7 @@ from octavo.dashboard.blocks import (
     pack,
     running_numbers,
 )
+from octavo.memory.allocator import Allocator
 from octavo.memory.paged import PagedAllocator
 from octavo.scheduling.scheduler import Scheduler
 from octavo.scheduling.sequence import Sequence
@@ -37,6 +38,12 @@ LOG_MAX = 400
 """Events that one frame tells; of more it tells the latest and counts the others."""
 LISTED_MAX = 256
 """Blocks that one event names."""
+
+
+def _superblock(allocator: Allocator) -> int | None:
+    """Blocks of a superblock; None where any block is as good as another."""
+    blocks = allocator.superblock if isinstance(allocator, PagedAllocator) else 1
+    return blocks if blocks > 1 else None
 
 
 class FrameSource:
@@ -223,7 +230,7 @@ class FrameSource:
                 **_counts(state),
                 "block_size": allocator.block_size,
                 "allocator": allocator.name,
-                "superblock": None,
+                "superblock": _superblock(allocator),
                 "caching": allocator.caching,
             },
             "blocks": self._columns.packed(which, idle, self._names),

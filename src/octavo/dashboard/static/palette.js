@@ -34,6 +34,7 @@ export function mapColours() {
     cached: [0, 0.3, 0.5, 0.66].map((share) => pack(blend(cached, free, share))),
     cachedDim: pack(blend(cached, free, 0.75)),
     ink: pack(ink),
+    edge: pack(blend(ink, back, 0.45)),
     mark: pack(named("--map-mark")),
     live: pack(named("--map-live")),
     liveTint: pack(blend(named("--map-live"), free, 0.68)),

@@ -273,12 +273,13 @@ export class PoolMap {
     if (marked) this._outline(x, y, side, Math.max(1, Math.round(side / 6)), colours.mark);
   }
 
+  /** A line between neighbouring superblocks; where a row of the map begins there is nothing to part. */
   _paintSuperblocks(grid) {
-    const group = this.state.pool.superblock;
+    const group = this.state.pool.superblock, gap = Math.max(1, Math.round(grid.ratio));
     for (let block = Math.ceil(this.first / group) * group; block < this.first + this.shown; block += group) {
       const cell = block - this.first, x = (cell % grid.columns) * grid.size;
       const y = Math.floor(cell / grid.columns) * grid.size;
-      if (cell % grid.columns) this._rect(x - 1, y, 1, grid.size, this._colours.ink);
+      if (cell % grid.columns) this._rect(x - gap, y, gap, grid.size - gap, this._colours.edge);
     }
   }
 
