@@ -161,7 +161,9 @@ def kernel_times(
     for name, seen in found.items():
         assert seen.tables is not None
         table, tokens = seen.tables[0]
-        paged = Kernel(runtime, options.num_blocks, BLOCK_SIZE, len(tokens))
+        # Shared blocks are read by each of their rows, but contiguous memory shares none.
+        blocks = max(options.num_blocks, int((-(-tokens // BLOCK_SIZE)).sum()))
+        paged = Kernel(runtime, blocks, BLOCK_SIZE, len(tokens))
         whole = Kernel(runtime, int((-(-tokens // 256)).sum()), 256, len(tokens))
         cases = {
             "paged": (paged, table),
@@ -170,8 +172,8 @@ def kernel_times(
         }
         best = {case: np.full(LAYERS, np.inf) for case in cases}
         for _ in range(options.passes):
-            for case, (kernel, blocks) in cases.items():
-                best[case] = np.minimum(best[case], kernel.seconds(blocks, tokens))
+            for case, (kernel, through) in cases.items():
+                best[case] = np.minimum(best[case], kernel.seconds(through, tokens))
         read = int(tokens.sum()) * 2 * KV_HEADS * HEAD_DIM * 2
         speed = {case: read / float(spent.mean()) * 1e-9 for case, spent in best.items()}
         contiguous = max(speed["contiguous"], speed["contiguous, blocks of 256"])

@@ -99,7 +99,10 @@ class BlockPool:
         return blocks
 
     def acquire_each(self, after: Blocks) -> Blocks | None:
-        """One block for each of many sequences, whose last blocks are ``after``; as ``acquire``, intp [k]."""
+        """One block for each of many sequences, whose last blocks are ``after``; as ``acquire``, intp [k].
+
+        Where two have the same last block, they share it.
+        """
         return self.acquire(len(after))
 
     def share(self, blocks: Blocks) -> None:

@@ -32,8 +32,10 @@ class BlockTable:
         return blocks.astype(np.intp)
 
     def ends(self, rows: NDArray[np.intp]) -> Blocks:
-        """intp [k]: the last block of each of these rows; of a row that holds none, some block."""
-        blocks: NDArray[np.int32] = self._flat[rows * self.matrix.shape[1] + (self.num_blocks[rows] - 1)]
+        """intp [k]: the last block of each of these rows; all of them hold some."""
+        held = self.num_blocks[rows]
+        assert np.count_nonzero(held) == len(rows), "a row without blocks has no last one"
+        blocks: NDArray[np.int32] = self._flat[rows * self.matrix.shape[1] + (held - 1)]
         return blocks.astype(np.intp)
 
     def append(self, row: int, blocks: Blocks) -> None:

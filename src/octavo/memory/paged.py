@@ -187,10 +187,11 @@ class PagedAllocator:
             blocks = self.pool.acquire(total)
             assert blocks is not None
             return blocks
-        blocks, ends, one = np.empty(total, np.intp), np.cumsum(counts), counts == 1
+        blocks, ends = np.empty(total, np.intp), np.cumsum(counts)
+        one = (counts == 1) & (self.table.num_blocks[rows] > 0)
         if np.count_nonzero(one):
             blocks[ends[one] - 1] = self._acquire_each(rows[one])
-        for i in (counts > 1).nonzero()[0].tolist():
+        for i in ((counts > 0) & ~one).nonzero()[0].tolist():
             end, count = int(ends[i]), int(counts[i])
             blocks[end - count : end] = self._acquire(int(rows[i]), count)
         return blocks

@@ -46,8 +46,6 @@ class WholeSuperblocks:
     def __init__(self, number: int, whole: int) -> None:
         """``number`` superblocks, of which the first ``whole`` ones are open."""
         self.number = number
-        self.untouched = 0
-        """This one and those behind it have never been used as a whole."""
         self._ring = np.zeros(number, np.intp)
         self._ring[:whole] = np.arange(whole)
         self._front = 0
@@ -85,10 +83,7 @@ class WholeSuperblocks:
             count -= len(entries)
         if not found:
             return NO_BLOCKS
-        numbers = found[0] if len(found) == 1 else np.concatenate(found)
-        if len(numbers):
-            self.untouched = max(self.untouched, int(numbers.max()) + 1)
-        return numbers
+        return found[0] if len(found) == 1 else np.concatenate(found)
 
 
 class SuperblockPool(BlockPool):
@@ -113,6 +108,8 @@ class SuperblockPool(BlockPool):
         self._mark = np.zeros(number * size + 1, np.intp)
         """Scratch, to find equal numbers in an array without sorting it."""
         self._whole = WholeSuperblocks(number, total // size)
+        self.references = 0
+        """Of all blocks together."""
 
     # ------------------------------------------------------------------ acquiring
 
@@ -148,27 +145,26 @@ class SuperblockPool(BlockPool):
 
     def _next_one(self, wish: int) -> Blocks:
         """``_next`` for one row, the usual case of a small batch: a few numbers are quicker than as many arrays."""
-        if not (wish & self._mask and self._open[wish]):
-            return self._start(np.array([wish]))
+        if not (wish and self._open[wish]):
+            return self._begin(1)
         self._open[wish] = False
         self._counts[wish >> self._shift] -= 1
         return np.array([wish])
 
     def _next(self, wish: Blocks) -> Blocks:
-        """As many open blocks, the i-th one at ``wish[i]`` where that goes on within a superblock."""
+        """As many open blocks, the i-th one at ``wish[i]`` where that is open."""
         count = len(wish)
-        granted = self._alone(wish)
-        granted &= self._open[wish]
-        granted &= (wish & self._mask) != 0
-        lost = count - np.count_nonzero(granted)
+        granted = self._open[wish]
+        if self.references > self.live:  # blocks are shared, so two rows may wish for the same one
+            granted &= self._alone(wish)
+        lost = count - int(np.count_nonzero(granted))
         if not lost:
             self._close(wish)
             return wish
         if lost < count:
             self._close(wish[granted])
         blocks = wish.copy()
-        missing = (~granted).nonzero()[0]
-        blocks[missing] = self._start(wish[missing])
+        blocks[~granted] = self._begin(lost)
         return blocks
 
     def _alone(self, numbers: Blocks) -> NDArray[np.bool_]:
@@ -178,26 +174,10 @@ class SuperblockPool(BlockPool):
         alone: NDArray[np.bool_] = self._mark[numbers] == place
         return alone
 
-    def _start(self, wish: Blocks) -> Blocks:
-        """First blocks of new runs, at ``wish`` where that begins a used superblock that is wholly open."""
-        if self.scarce:
-            return self._crowd(len(wish))
-        number = wish >> self._shift
-        goes_on = (self._counts[number] == self.size) & (number < self._whole.untouched)
-        # Block 0 stands behind none: it is the wish of those who have none.
-        goes_on &= ((wish & self._mask) == 0) & (wish != 0)
-        if not np.count_nonzero(goes_on):
-            return self._begin(len(wish))
-        goes_on &= self._alone(wish)
-        self._close(wish[goes_on])
-        left = len(wish) - int(np.count_nonzero(goes_on))
-        if left:
-            wish = wish.copy()
-            wish[~goes_on] = self._begin(left)
-        return wish
-
     def _begin(self, count: int) -> Blocks:
         """``count`` open blocks, each the first of a superblock of which nobody holds anything, as far as possible."""
+        if self.scarce:
+            return self._crowd(count)
         found: list[Blocks] = []
         while True:
             starts = self._whole.pop(count, self._counts, self.size) << self._shift
@@ -243,7 +223,7 @@ class SuperblockPool(BlockPool):
 
     def _go_on(self, wish: int, count: int) -> Blocks:
         """At most ``count`` open blocks in a row from ``wish`` on, within its superblock."""
-        end = min(wish + count, (wish | self._mask) + 1) if wish & self._mask else wish
+        end = min(wish + count, (wish | self._mask) + 1) if wish else 0
         run = self._open[wish:end]
         stop = end if run.all() else wish + int(run.argmin())
         blocks = np.arange(wish, stop)
@@ -276,6 +256,7 @@ class SuperblockPool(BlockPool):
     def _hold(self, blocks: Blocks) -> None:
         """The first reference to each of these blocks, which were open."""
         count = len(blocks)
+        self.references += count
         self._opened -= count
         self.refs[blocks] = 1
         if self.old:
@@ -336,9 +317,11 @@ class SuperblockPool(BlockPool):
             self._opened -= len(old)
             self.old -= len(old)
             self._stale -= len(old)  # they have no entry that becomes stale
+        self.references += len(blocks)
         super().share(blocks)
 
     def release(self, blocks: Blocks) -> None:
+        self.references -= len(blocks)
         left = self.refs[blocks] - 1
         self.refs[blocks] = left
         idle = (blocks[left == 0] if np.count_nonzero(left) else blocks)[::-1]

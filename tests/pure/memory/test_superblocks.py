@@ -77,11 +77,10 @@ def test_a_prompt_takes_neighbouring_superblocks_and_the_last_one_is_there_to_gr
     assert grow(pool, 5, 8) == [6, 9]
 
 
-def test_a_full_superblock_goes_on_in_the_next_one_if_that_is_free_and_was_in_use_before() -> None:
+def test_a_full_superblock_goes_on_in_the_next_one_if_that_is_free() -> None:
     pool = SuperblockPool(64, 4)
     assert take(pool, 12) == list(range(12))
     pool.release(blocks(*range(4, 12)))
-    # 4 is what the released ones begin with, and 8 stands behind 7; 12 has never been touched.
     assert grow(pool, 3) == [4]
     assert take(pool, 3, after=4) == [5, 6, 7]
     assert grow(pool, 7) == [8]
@@ -101,11 +100,25 @@ def test_used_memory_comes_before_untouched_memory_and_the_last_released_first()
 def test_of_rows_with_one_wish_one_gets_it() -> None:
     pool = SuperblockPool(64, 4)
     take(pool, 2)
+    pool.share(blocks(0, 1))
+    pool.share(blocks(0, 1))
     assert sorted(grow(pool, 1, 1, 1)) == [2, 4, 8]
     pool = SuperblockPool(64, 4)
     take(pool, 8)
+    pool.share(blocks(0, 1, 2, 3))
     pool.release(blocks(4, 5, 6, 7))
     assert sorted(grow(pool, 3, 3)) == [4, 8]
+
+
+def test_rows_without_a_block_grow_like_any_others() -> None:
+    allocator = PagedAllocator(64, 4, max_num_seqs=4, max_model_len=256, caching=False, superblock=4)
+    for row in range(3):
+        assert allocator.admit(row, claim(row, 4), 0, 4) == 0
+    for row in range(2):
+        allocator.truncate(row, 0)
+    rows = np.arange(3)
+    assert allocator.grow(rows, np.array([0, 0, 4]), np.array([4, 4, 8])) == 3
+    audit(allocator, {0: 4, 1: 4, 2: 8}, {0: 4, 1: 4, 2: 8})
 
 
 def test_nothing_is_refused_while_a_block_is_free() -> None:
@@ -126,7 +139,7 @@ def test_where_blocks_are_scarce_runs_that_grow_crowd_at_the_end() -> None:
     take(pool, 64)
     pool.release(blocks(8, 9, 10, 11, 40, 62, 63))
     assert pool.scarce
-    assert grow(pool, 3, 7, 15) == [40, 62, 63]
+    assert grow(pool, 3, 15, 19) == [40, 62, 63]
     # A prompt finds the superblock that they left whole, and takes the rest where it fits.
     pool.release(blocks(20, 33, 34))
     assert take(pool, 6) == [8, 9, 10, 11, 33, 34]
