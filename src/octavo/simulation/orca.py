@@ -165,7 +165,10 @@ def cost_model(name: str, efficiency: float) -> CostModel:
 def _cache(policy: Policy) -> CacheConfig:
     if policy == "paged":
         return CacheConfig(
-            num_blocks=POOL_SLOTS // BLOCK_SIZE, block_size=BLOCK_SIZE, enable_prefix_caching=False
+            num_blocks=POOL_SLOTS // BLOCK_SIZE,
+            block_size=BLOCK_SIZE,
+            enable_prefix_caching=False,
+            superblock_tokens=0,  # where blocks lie changes no count
         )
     return CacheConfig(num_blocks=POOL_SLOTS, block_size=1, allocator="reserved", placement="buddy")
 

@@ -98,7 +98,10 @@ def run(
     were preempted come back with a prompt of their own, and what is shared depends on how often.
     """
     cache = CacheConfig(
-        num_blocks=POOL_SLOTS // BLOCK_SIZE, block_size=BLOCK_SIZE, enable_prefix_caching=False
+        num_blocks=POOL_SLOTS // BLOCK_SIZE,
+        block_size=BLOCK_SIZE,
+        enable_prefix_caching=False,
+        superblock_tokens=0,  # where blocks lie changes no count
     )
     config = SchedulerConfig(
         max_num_seqs=MAX_NUM_SEQS,
