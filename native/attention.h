@@ -2,7 +2,7 @@
 //
 // One call of the operator, for a ragged batch of prefill chunks and decode rows:
 //
-//   plan_attention(args, threads, plan)            once a step: every layer has the same plan (attention_plan.h)
+//   plan_attention(args, kernels.segment_tokens, threads, plan)   once a step: every layer has the same plan (attention_plan.h)
 //   kernels.store_kv(store, token range)           parallel   once a layer, before the items
 //   kernels.run_item(args, plan.items[i], ...)     parallel   items are independent
 //   kernels.combine(args, plan.combines[i], ...)   parallel   after all items; usually there are none
@@ -11,8 +11,8 @@
 // never on the batch, the plan, the chunking of the prompt, the block size or the block table. The arithmetic of one
 // (token, head) is:
 //
-//   * positions are cut into segments of `segment_tokens`, those into chunks of `chunk_tokens`, those into tiles of
-//     `tile_tokens`, all at absolute positions;
+//   * positions are cut into segments of the path's `segment_tokens`, those into chunks of `chunk_tokens`, those into
+//     tiles of `tile_tokens`, all at absolute positions;
 //   * a segment is an online softmax over its chunks, in order, which yields (maximum, sum, weighted values);
 //   * segments are merged pairwise, in order, whether one item computed them all or several did.
 //
@@ -29,7 +29,6 @@
 namespace octavo {
 
 constexpr std::int32_t chunk_tokens = 128;
-constexpr std::int32_t segment_tokens = 1024;
 
 // Keys and values of T tokens, float32, to be rounded (to nearest even; bytes with a scale, kv_codes.h) into their slots.
 struct StoreArgs {
@@ -75,7 +74,7 @@ struct AttentionItem {
     std::int64_t partial;             // first float of its partial results, or -1: writes to out
 };
 
-// Merges the partial results of `segments` single-segment items (of one query) into out.
+// Merges the partial results of `segments` segments (of one query) into out; a head's follow one another, and heads do.
 struct AttentionCombine {
     std::int32_t token;
     std::int32_t kv_head, kv_head_end;
@@ -89,6 +88,7 @@ struct AttentionKernels {
     void (*store_kv)(const StoreArgs& args, std::int64_t token_begin, std::int64_t token_end);
     void (*run_item)(const AttentionArgs& args, const AttentionItem& item, float* partials, void* scratch);
     void (*combine)(const AttentionArgs& args, const AttentionCombine& combine, float* partials);
+    std::int32_t segment_tokens;
 };
 
 // One table a path: attention_kernels.cpp is compiled once for each, with OCTAVO_PATH_PORTABLE, OCTAVO_PATH_AVX2 or

@@ -92,14 +92,10 @@ struct ByteProduct : Product<KvType::bf16> {
     static constexpr bool scaled = true;
     using P = Pairs<type>;
 #if defined(OCTAVO_PATH_AVX2)
-    OCTAVO_INLINE static Vector load_vector(const Element* p) {
-        const P a(p), b(p + 16);
-        return {{a.even(), b.even()}, {a.odd(), b.odd()}};
-    }
-    OCTAVO_INLINE static Vector load_half_vector(const Element* p) {
-        const P a(p);
-        const __m256 zero = _mm256_setzero_ps();
-        return {{a.even(), zero}, {a.odd(), zero}};
+    template <int part>
+    OCTAVO_INLINE static __m256 column(const Element* p, __m256) {
+        const P pairs(p);
+        return part == 0 ? pairs.even() : pairs.odd();
     }
 #else
     OCTAVO_INLINE static Vector load_vector(const Element* p) {

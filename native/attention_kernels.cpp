@@ -2,6 +2,7 @@
 #include "attention.h"
 #include "attention_lanes.h"
 #include "attention_products.h"
+#include "attention_softmax.h"
 #include "attention_tiles.h"
 #include "attention_workspace.h"
 
@@ -9,50 +10,6 @@
 
 namespace octavo::OCTAVO_PATH {
 namespace {
-
-// Online softmax of some rows: what has been seen so far.
-struct SoftmaxState {
-    float* acc;       // [rows][acc_stride] values times e^(score - maximum)
-    float* maximum;   // [rows] of the scores
-    float* sum;       // [rows] of e^(score - maximum)
-};
-
-OCTAVO_INLINE void reset(const SoftmaxState& state, int rows, int stride) {
-    std::memset(state.acc, 0, std::size_t(rows) * stride * sizeof(float));
-    for (int row = 0; row < rows; ++row) {
-        state.maximum[row] = -__builtin_inff();
-        state.sum[row] = 0;
-    }
-}
-
-OCTAVO_INLINE float exp(float x) {
-    float lane[lane_count];
-    store(lane, exp(broadcast(x)));
-    return lane[0];
-}
-
-// Adds one row of a later segment to what the earlier ones gave.
-void merge_row(const SoftmaxState& total, const SoftmaxState& segment, int row, int stride) {
-    const float a = total.maximum[row], b = segment.maximum[row], maximum = a > b ? a : b;
-    const float keep = exp(a - maximum), take = exp(b - maximum);
-    total.maximum[row] = maximum;
-    total.sum[row] = total.sum[row] * keep + segment.sum[row] * take;
-    float* into = total.acc + std::size_t(row) * stride;
-    const float* from = segment.acc + std::size_t(row) * stride;
-    for (int x = 0; x < stride; x += lane_count)
-        store(into + x, fma(broadcast(take), load(from + x), mul(broadcast(keep), load(into + x))));
-}
-
-OCTAVO_INLINE void write_row(const SoftmaxState& state, int row, int stride, int head_dim, float* out) {
-    const float inverse = 1.0f / state.sum[row];
-    const float* acc = state.acc + std::size_t(row) * stride;
-    for (int x = 0; x < head_dim; ++x) out[x] = acc[x] * inverse;
-}
-
-OCTAVO_INLINE SoftmaxState partial_state(float* partial, int rows, int stride) {
-    float* maximum = partial + std::size_t(rows) * stride;
-    return {partial, maximum, maximum + rows};
-}
 
 #if defined(OCTAVO_PATH_AVX512_BF16)
 
@@ -89,24 +46,26 @@ public:
     ItemRun(const AttentionArgs& args, const AttentionItem& item, char* scratch)
         : args_(args), item_(item), head_dim_(args.layout.head_dim), stride_(acc_stride(head_dim_)),
           group_(args.heads / args.layout.num_kv_heads), head_rows_(item.queries * group_),
-          rows_(head_rows_ * (item.kv_head_end - item.kv_head)) {
+          rows_(head_rows_ * (item.kv_head_end - item.kv_head)),
+          source_{&args.layout, static_cast<const char*>(args.storage) + args.layout.block_offset(args.layer, 0),
+                  args.block_table + item.table_row * args.table_stride, item.context} {
         const ScratchMap map(args.heads, head_dim_);
         float* state = reinterpret_cast<float*>(scratch + map.state);
         q_ = reinterpret_cast<Operand*>(scratch + map.q);
         total_ = {reinterpret_cast<float*>(scratch + map.total_acc), state, state + rows_};
         segment_ = {reinterpret_cast<float*>(scratch + map.segment_acc), state + 2 * rows_, state + 3 * rows_};
         scores_ = reinterpret_cast<float*>(scratch + map.scores);
-        p_ = reinterpret_cast<Operand*>(scratch + map.p);
+        // A stream keeps near what it can: its probabilities, floats, take the place of their scores.
+        p_ = reinterpret_cast<Operand*>(scratch + (streams ? map.scores : map.p));
         rescale_ = reinterpret_cast<float*>(scratch + map.rescale);
         added_ = rescale_ + (head_rows_ + 15) / 16 * 16;
-        source_ = {&args.layout, static_cast<const char*>(args.storage) + args.layout.block_offset(args.layer, 0),
-                   args.block_table + item.table_row * args.table_stride, item.context};
         tiles_[0] = scratch + map.tiles;
         tiles_[1] = tiles_[0] + scratch_chunk_bytes(head_dim_);
         widened_ = reinterpret_cast<std::uint16_t*>(scratch + map.widened);
     }
 
     void run(float* partials) {
+        if constexpr (streams) return run_stream(partials);
         load_queries();
         for (std::int32_t segment = item_.segment; segment < item_.segment_end; ++segment) {
             const bool partial = item_.partial >= 0, is_first = segment == item_.segment;
@@ -127,19 +86,82 @@ private:
         return (std::size_t(kv_head) * group_ + row % group_) * head_dim_;
     }
     OCTAVO_INLINE std::size_t token(int row) const { return item_.token + row % head_rows_ / group_; }
+    OCTAVO_INLINE const float* query(int row) const {
+        return args_.query + token(row) * args_.query_stride + head_column(row);
+    }
 
+#if defined(OCTAVO_PATH_AVX2)
+    void load_queries() {
+        for (int first = 0; first < rows_; first += head_rows_)
+            in_row_groups(head_rows_, [&]<int rows>(int row) {
+                const float* sources[rows];
+                for (int r = 0; r < rows; ++r) sources[r] = query(first + row + r);
+                pack_queries<rows>(sources, args_.scale, head_dim_, q_ + std::size_t(first + row) * head_dim_);
+            });
+    }
+#else
     void load_queries() {
         const int operands = head_dim_ / P::per_step * P::operands_per_step;
         for (int row = 0; row < rows_; ++row)
-            load_query(args_.query + token(row) * args_.query_stride + head_column(row), args_.scale, head_dim_,
+            load_query(query(row), args_.scale, head_dim_,
                        q_ + std::size_t(row) * operands);
+    }
+#endif
+
+    // As attend_segment, but the tiles of the next turn may be the next segment's.
+    void run_stream(float* partials) {
+        const std::int32_t heads = item_.kv_head_end - item_.kv_head, first_chunk = item_.segment * segment_chunks;
+        const std::int32_t chunks = last_position() / chunk_tokens + 1, item_chunks = item_.segment_end * segment_chunks;
+        const std::int32_t turns = heads * ((chunks < item_chunks ? chunks : item_chunks) - first_chunk);
+        ChunkTiles<Stored> found[2];
+        SoftmaxState state = total_;
+        find(first_chunk, 0, tiles_[0], found[0]);
+        if constexpr (P::pooled)
+            for (int tile = 0; tile < tiles_ahead; ++tile) fetch(found[0].keys[tile], 64, 64);
+        load_queries();
+        for (std::int32_t turn = 0, chunk = first_chunk, head = 0; turn < turns; ++turn) {
+            const std::int32_t segment = chunk / segment_chunks, next_head = head + 1 < heads ? head + 1 : 0;
+            const std::int32_t next_chunk = next_head ? chunk : chunk + 1;
+            const bool ends = !next_head && next_chunk % segment_chunks == 0;
+            if (head == 0 && chunk % segment_chunks == 0) {
+                state = segment_state(partials, segment);
+                reset(state, rows_, stride_);
+            }
+            const bool last = turn + 1 == turns;
+            if (!last) find(next_chunk, next_head, tiles_[(turn + 1) % 2], found[(turn + 1) % 2]);
+            attend_chunk(chunk, head, found[turn % 2], found[(last ? turn : turn + 1) % 2], state);
+            if ((ends || last) && item_.partial < 0 && segment > item_.segment) merge(segment);
+            chunk = next_chunk;
+            head = next_head;
+        }
+        if (item_.partial < 0) write();
+    }
+
+    // The first `bytes` of each `stride` of a tile's keys or values.
+    void fetch(const Stored* tile, std::size_t stride, std::size_t bytes) const {
+        const auto* from = reinterpret_cast<const char*>(tile);
+        const std::size_t end = std::size_t(tile_tokens) * head_dim_ * sizeof(Stored);
+        for (std::size_t begin = 0; begin < end; begin += stride)
+            for (std::size_t at = begin; at < begin + bytes; at += 64) __builtin_prefetch(from + at);
+    }
+
+    void find(std::int32_t chunk, std::int32_t head, char* scratch, ChunkTiles<Stored>& tiles) const {
+        const std::int32_t visible = last_position() + 1 - chunk * chunk_tokens;
+        const int count = visible < chunk_tokens ? (visible + tile_tokens - 1) / tile_tokens : chunk_tiles;
+        find_tiles<type>(source_, chunk, count, item_.kv_head + head, scratch, tiles);
+    }
+
+    // Where a segment's softmax goes: partial results of the item's segments follow one another.
+    SoftmaxState segment_state(float* partials, std::int32_t segment) const {
+        const std::int32_t earlier = segment - item_.segment;
+        if (item_.partial < 0) return earlier ? segment_ : total_;
+        return partial_state(partials + item_.partial + earlier * partial_floats(rows_, head_dim_), rows_, stride_);
     }
 
     // All heads of a chunk before the next chunk: a block is read while its neighbourhood is open. The tiles of the
     // next turn are found one turn ahead, so that they are on their way from memory while this turn computes.
     void attend_segment(std::int32_t segment, const SoftmaxState& state) {
         reset(state, rows_, stride_);
-        constexpr std::int32_t segment_chunks = segment_tokens / chunk_tokens;
         const std::int32_t heads = item_.kv_head_end - item_.kv_head, first_chunk = segment * segment_chunks;
         const std::int32_t chunks_left = last_position() / chunk_tokens + 1 - first_chunk;
         const std::int32_t turns = heads * (chunks_left < segment_chunks ? chunks_left : segment_chunks);
@@ -174,8 +196,9 @@ private:
                                  q_ + std::size_t(first_row) * steps * P::operands_per_step, scores_};
         in_row_groups(head_rows_, [&]<int rows>(int row) { score_rows<P, rows>(score, row); });
         softmax(chunk, tiles, state.maximum + first_row, state.sum + first_row);
-        const WeighTask<P> weigh{tiles.values, next.keys, tiles.count, head_dim_, p_, rescale_,
-                                 state.acc + std::size_t(first_row) * stride_, stride_};
+        WeighTask<P> weigh{tiles.values, next.keys, tiles.count, head_dim_, p_, rescale_,
+                           state.acc + std::size_t(first_row) * stride_, stride_};
+        if constexpr (streams) weigh.few_rows = head_rows_ <= 2 * row_group;
         in_row_groups(head_rows_, [&]<int rows>(int row) { weigh_rows<P, rows>(weigh, row); });
     }
 
@@ -200,6 +223,10 @@ private:
         for (int row = 0; row < head_rows_; ++row) {
             const std::int32_t visible = position(row) + 1 - chunk * chunk_tokens;
             const float old = maximum[row], *scores = scores_ + row * chunk_tokens;
+            if constexpr (streams && P::pooled) {  // memory would idle: of the values, what is weighed first
+                const std::size_t step_bytes = std::size_t(head_dim_) * P::per_step * sizeof(Stored);
+                if (row + tiles_ahead < tiles.count) fetch(tiles.values[row + tiles_ahead], step_bytes, 128);
+            }
             if (visible > 0) maximum[row] = row_maximum(scores, visible, tiles.count, old);
             rescale_[row] = visible > 0 ? old - maximum[row] : 0.0f;
             added_[row] = row_probabilities(scores, visible, tiles, maximum[row], p_ + row * p_stride<P>);
@@ -247,6 +274,12 @@ private:
 
     // A row whose position comes before the segment has no part in it.
     void merge(std::int32_t segment) {
+        if constexpr (streams) {
+            const std::int32_t before = segment * segment_tokens - item_.position;
+            for (int first = 0; first < rows_; first += head_rows_)
+                merge_rows(total_, segment_, first + (before > 0 ? before * group_ : 0), first + head_rows_, stride_);
+            return;
+        }
         for (int row = 0; row < rows_; ++row)
             if (position(row % head_rows_) >= segment * segment_tokens) merge_row(total_, segment_, row, stride_);
     }
@@ -292,22 +325,6 @@ void run_item(const AttentionArgs& args, const AttentionItem& item, float* parti
     });
 }
 
-void combine(const AttentionArgs& args, const AttentionCombine& work, float* partials) {
-    const int head_dim = args.layout.head_dim, stride = acc_stride(head_dim);
-    const int group = args.heads / args.layout.num_kv_heads;
-    const int rows = (work.kv_head_end - work.kv_head) * group;
-    float* partial = partials + work.partial;
-    const SoftmaxState total = partial_state(partial, rows, stride);
-    float* out = args.out + work.token * args.out_stride + std::size_t(work.kv_head) * group * head_dim;
-    for (int row = 0; row < rows; ++row) {
-        for (std::int32_t segment = 1; segment < work.segments; ++segment) {
-            float* later = partial + segment * partial_floats(rows, head_dim);
-            merge_row(total, partial_state(later, rows, stride), row, stride);
-        }
-        write_row(total, row, stride, head_dim, out + std::size_t(row) * head_dim);
-    }
-}
-
 void store_kv(const StoreArgs& args, std::int64_t token_begin, std::int64_t token_end) {
     with_type(args.layout.type, [&]<KvType type>() {
         for (std::int64_t token = token_begin; token < token_end; ++token) store_token<type>(args, token);
@@ -316,6 +333,6 @@ void store_kv(const StoreArgs& args, std::int64_t token_begin, std::int64_t toke
 
 }  // namespace
 
-const AttentionKernels attention_kernels = {store_kv, run_item, combine};
+const AttentionKernels attention_kernels = {store_kv, run_item, combine, segment_tokens};
 
 }  // namespace octavo::OCTAVO_PATH

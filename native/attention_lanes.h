@@ -144,6 +144,21 @@ OCTAVO_INLINE Lanes scale_by_power(Lanes x, Lanes shifted) {
 OCTAVO_INLINE float reduce_max(Lanes x) { return _mm512_reduce_max_ps(x.v); }
 OCTAVO_INLINE float reduce_add(Lanes x) { return _mm512_reduce_add_ps(x.v); }
 
+#elif defined(OCTAVO_PATH_AVX2)
+
+OCTAVO_INLINE float reduce_max(Lanes x) {
+    const __m256 eight = _mm256_max_ps(x.a, x.b);
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+OCTAVO_INLINE float reduce_add(Lanes x) {
+    const __m256 eight = _mm256_add_ps(x.a, x.b);
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
 #else
 
 OCTAVO_INLINE float reduce_max(Lanes x) {

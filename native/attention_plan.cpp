@@ -14,16 +14,22 @@ constexpr std::int64_t items_per_thread = 8;
 // Below this many (token, kv head) pairs a cut costs more than it gives.
 constexpr std::int64_t cost_floor = 512;
 
+// Tokens of an item that has some of its row's segments, where segments are shorter.
+constexpr std::int32_t split_tokens = 1024;
+
+// (Row, segment) pairs below which a combine is not worth a thread's attention: heads are then combined together.
+constexpr std::int32_t combine_floor = 64;
+
 class Planner {
 public:
-    Planner(const AttentionArgs& args, std::int32_t threads, AttentionPlan& plan)
-        : args_(args), plan_(plan), kv_heads_(args.layout.num_kv_heads), group_(args.heads / kv_heads_),
+    Planner(const AttentionArgs& args, std::int32_t segment_tokens, std::int32_t threads, AttentionPlan& plan)
+        : args_(args), plan_(plan), segment_tokens_(segment_tokens), kv_heads_(args.layout.num_kv_heads), group_(args.heads / kv_heads_),
           queries_max_(item_queries(group_)) {
         std::int64_t cost = 0;
         for (std::int32_t i = 0; i < args.num_rows; ++i)
             for (std::int32_t begin = 0; begin < args.scheduled[i]; begin += queries_max_)
                 cost += kv_heads_ * head_cost(i, begin, queries_at(i, begin));
-        cost_most_ = threads == 1 ? cost : std::max(cost_floor, cost / (threads * items_per_thread));
+        cost_most_ = threads == 1 ? cost : std::max(std::min<std::int64_t>(cost_floor, segment_tokens), cost / (threads * items_per_thread));
     }
 
     void make() {
@@ -57,7 +63,7 @@ private:
             item.position = args_.computed[i] + begin;
             item.queries = queries_at(i, begin);
             item.context = args_.computed[i] + scheduled;
-            item.segment_end = (item.position + item.queries - 1) / segment_tokens + 1;
+            item.segment_end = (item.position + item.queries - 1) / segment_tokens_ + 1;
             item.partial = -1;
             add_heads(item, head_cost(i, begin, item.queries));
         }
@@ -76,31 +82,42 @@ private:
         }
     }
 
-    // A long context: one item a segment, and the merge afterwards that an item of all segments does by itself.
+    // A long context: items of some segments each, and the merge afterwards that an item of all segments does by itself.
     void add_segments(AttentionItem item) {
         const std::int32_t segments = item.segment_end;
+        const std::int64_t fit = std::min<std::int64_t>(cost_most_, split_tokens) / segment_tokens_;
+        const auto step = static_cast<std::int32_t>(std::max<std::int64_t>(1, fit));
         const std::int64_t floats = partial_floats((item.kv_head_end - item.kv_head) * group_, args_.layout.head_dim);
         const auto first = static_cast<std::int64_t>(plan_.partial_floats);
-        plan_.combines.push_back({item.token, item.kv_head, item.kv_head_end, segments, first});
-        for (std::int32_t segment = 0; segment < segments; ++segment) {
+        add_combine(item, segments, first);
+        for (std::int32_t segment = 0; segment < segments; segment = item.segment_end) {
             item.segment = segment;
-            item.segment_end = segment + 1;
+            item.segment_end = std::min(segment + step, segments);
             item.partial = first + segment * floats;
             plan_.items.push_back(item);
         }
         plan_.partial_floats += segments * floats;
     }
 
+    void add_combine(const AttentionItem& item, std::int32_t segments, std::int64_t partial) {
+        const bool together = segment_tokens_ < split_tokens && item.kv_head > 0 &&
+                              item.kv_head_end * group_ * segments <= combine_floor;
+        if (together)
+            plan_.combines.back().kv_head_end = item.kv_head_end;
+        else
+            plan_.combines.push_back({item.token, item.kv_head, item.kv_head_end, segments, partial});
+    }
+
     const AttentionArgs& args_;
     AttentionPlan& plan_;
-    const std::int32_t kv_heads_, group_, queries_max_;
+    const std::int32_t segment_tokens_, kv_heads_, group_, queries_max_;
     std::int64_t cost_most_;   // of one item, where it can be cut
 };
 
 }  // namespace
 
-void plan_attention(const AttentionArgs& args, std::int32_t threads, AttentionPlan& plan) {
-    Planner(args, threads, plan).make();
+void plan_attention(const AttentionArgs& args, std::int32_t segment_tokens, std::int32_t threads, AttentionPlan& plan) {
+    Planner(args, segment_tokens, threads, plan).make();
 }
 
 std::size_t attention_scratch_bytes(const KvLayout& layout, std::int32_t heads) {

@@ -17,8 +17,9 @@ struct AttentionPlan {
 };
 
 // Replaces the plan. Reads layout, heads, rows, computed and scheduled of args; never query, out or storage, so that
-// the plan serves every layer with the same numbers of heads. The result's bits do not depend on it.
-void plan_attention(const AttentionArgs& args, std::int32_t threads, AttentionPlan& plan);
+// the plan serves every layer with the same numbers of heads. The result's bits do not depend on it. `segment_tokens` is
+// the kernels' own.
+void plan_attention(const AttentionArgs& args, std::int32_t segment_tokens, std::int32_t threads, AttentionPlan& plan);
 
 // Bytes of scratch that each thread brings to run_item, 64-byte aligned.
 std::size_t attention_scratch_bytes(const KvLayout& layout, std::int32_t heads);

@@ -32,6 +32,12 @@ struct Product<KvType::f32> {
     OCTAVO_INLINE static Lanes multiply_add(Lanes sum, const Vector& v, const float* operand) {
         return fma(broadcast(*operand), v.x, sum);
     }
+#if defined(OCTAVO_PATH_AVX2)
+    template <int part>
+    OCTAVO_INLINE static __m256 column(const Element* p, __m256) {
+        return _mm256_loadu_ps(p);
+    }
+#endif
 };
 
 #if defined(OCTAVO_PATH_AVX512_BF16)
@@ -67,6 +73,15 @@ struct Product<KvType::bf16> {
     static constexpr int vector_elements = 32;
     static constexpr bool scaled = false;
     static constexpr bool pooled = true;
+#if defined(OCTAVO_PATH_AVX2)
+    // Eight pairs: the even ones widened, then the odd ones, whose low halves are the zeros of the even ones.
+    template <int part>
+    OCTAVO_INLINE static __m256 column(const Element* p, __m256 even) {
+        const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+        return _mm256_castsi256_ps(part == 0 ? _mm256_slli_epi32(x, 16)
+                                             : _mm256_blend_epi16(_mm256_castps_si256(even), x, 0xaa));
+    }
+#else
     struct Vector {
         Lanes even, odd;
     };
@@ -74,23 +89,6 @@ struct Product<KvType::bf16> {
         return fma(broadcast(operand[1]), v.odd, fma(broadcast(operand[0]), v.even, sum));
     }
 
-#if defined(OCTAVO_PATH_AVX2)
-    OCTAVO_INLINE static __m256 even(__m256i x) { return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16)); }
-    OCTAVO_INLINE static __m256 odd(__m256i x) {
-        return _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32(int(0xffff0000))));
-    }
-    OCTAVO_INLINE static __m256i bits(const Element* p) {
-        return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-    }
-    OCTAVO_INLINE static Vector load_vector(const Element* p) {
-        const __m256i a = bits(p), b = bits(p + 16);
-        return {{even(a), even(b)}, {odd(a), odd(b)}};
-    }
-    OCTAVO_INLINE static Vector load_half_vector(const Element* p) {
-        const __m256i a = bits(p), b = _mm256_setzero_si256();
-        return {{even(a), even(b)}, {odd(a), odd(b)}};
-    }
-#else
     // The machine is little-endian: the even element is the low half of its pair.
     OCTAVO_INLINE static Quad even(QuadBits x) { return (Quad)(x << 16); }
     OCTAVO_INLINE static Quad odd(QuadBits x) { return (Quad)(x & std::int32_t(0xffff0000)); }
@@ -124,15 +122,6 @@ namespace {
 template <class P>
 constexpr int line_vectors = 64 / (P::vector_elements * int(sizeof(typename P::Element)));
 
-// Vectors side by side for so many rows: enough independent sums to hide the latency of a multiply-add, few enough to
-// stay in registers.
-#if defined(OCTAVO_PATH_AVX512_BF16)
-constexpr int vectors_for(int rows) { return rows == 1 ? 8 : 4; }
-#else
-constexpr int vectors_for(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
-#endif
-constexpr int row_group = 4;
-
 // Operands of one row of p in a chunk.
 template <class P>
 constexpr int p_stride = chunk_tokens / P::per_step * P::operands_per_step;
@@ -150,6 +139,40 @@ struct ScoreTask {
     const typename P::Operand* q;         // [rows][steps x operands_per_step]
     float* scores;                        // [rows][chunk_tokens]
 };
+
+template <class P>
+struct WeighTask {
+    TileList<P> values;                   // [tiles]
+    TileList<P> ahead;                    // [tiles]
+    int tiles;
+    int head_dim;
+    const typename P::Operand* p;         // [rows][p_stride]
+    const float* scale;                   // [rows]
+    float* acc;                           // [rows][acc_stride]
+    int acc_stride;                       // head_dim rounded up to whole vectors
+    bool few_rows = false;                // so few that memory is what takes time (read with AVX2 alone)
+};
+
+}  // namespace
+}  // namespace octavo::OCTAVO_PATH
+
+#if defined(OCTAVO_PATH_AVX2)
+#include "attention_products_avx2.h"
+#endif
+
+namespace octavo::OCTAVO_PATH {
+namespace {
+
+#if !defined(OCTAVO_PATH_AVX2)
+
+// Vectors side by side for so many rows: enough independent sums to hide the latency of a multiply-add, few enough to
+// stay in registers.
+#if defined(OCTAVO_PATH_AVX512_BF16)
+constexpr int vectors_for(int rows) { return rows == 1 ? 8 : 4; }
+#else
+constexpr int vectors_for(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
+#endif
+constexpr int row_group = 4;
 
 template <class P, int rows, int vectors>
 OCTAVO_INLINE void score_group(const ScoreTask<P>& task, int row, int tile) {
@@ -185,30 +208,6 @@ OCTAVO_INLINE void score_group(const ScoreTask<P>& task, int row, int tile) {
             store(task.scores + std::size_t(row + r) * chunk_tokens + (tile + v) * tile_tokens, sum[r][v]);
         }
 }
-
-template <class P, int rows>
-void score_rows(const ScoreTask<P>& task, int row) {
-    constexpr int wide = vectors_for(rows);
-    int tile = 0;
-    for (; tile + wide <= task.tiles; tile += wide) score_group<P, rows, wide>(task, row, tile);
-    if constexpr (wide > 4)
-        for (; tile + 4 <= task.tiles; tile += 4) score_group<P, rows, 4>(task, row, tile);
-    if constexpr (wide > 2)
-        for (; tile + 2 <= task.tiles; tile += 2) score_group<P, rows, 2>(task, row, tile);
-    for (; tile < task.tiles; ++tile) score_group<P, rows, 1>(task, row, tile);
-}
-
-template <class P>
-struct WeighTask {
-    TileList<P> values;                   // [tiles]
-    TileList<P> ahead;                    // [tiles]
-    int tiles;
-    int head_dim;
-    const typename P::Operand* p;         // [rows][p_stride]
-    const float* scale;                   // [rows]
-    float* acc;                           // [rows][acc_stride]
-    int acc_stride;                       // head_dim rounded up to whole vectors
-};
 
 template <class P, int rows, int vectors, bool half>
 OCTAVO_INLINE void weigh_group(const WeighTask<P>& task, int row, int x) {
@@ -262,12 +261,28 @@ void weigh_rows(const WeighTask<P>& task, int row) {
     if (task.head_dim % lane_count) weigh_group<P, rows, 1, true>(task, row, v * lane_count);
 }
 
+#endif
+
+template <class P, int rows>
+void score_rows(const ScoreTask<P>& task, int row) {
+    constexpr int wide = vectors_for(rows);
+    int tile = 0;
+    for (; tile + wide <= task.tiles; tile += wide) score_group<P, rows, wide>(task, row, tile);
+    if constexpr (wide > 4)
+        for (; tile + 4 <= task.tiles; tile += 4) score_group<P, rows, 4>(task, row, tile);
+    if constexpr (wide > 2)
+        for (; tile + 2 <= task.tiles; tile += 2) score_group<P, rows, 2>(task, row, tile);
+    for (; tile < task.tiles; ++tile) score_group<P, rows, 1>(task, row, tile);
+}
+
 // Calls body.template operator()<rows>(first row) for groups that cover [0, rows).
 template <class Body>
 OCTAVO_INLINE void in_row_groups(int rows, Body&& body) {
     int row = 0;
     for (; row + row_group <= rows; row += row_group) body.template operator()<row_group>(row);
     switch (rows - row) {
+        case 5: if constexpr (row_group > 5) body.template operator()<5>(row); break;
+        case 4: if constexpr (row_group > 4) body.template operator()<4>(row); break;
         case 3: body.template operator()<3>(row); break;
         case 2: body.template operator()<2>(row); break;
         case 1: body.template operator()<1>(row); break;

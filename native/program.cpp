@@ -135,7 +135,7 @@ void Program::run_attention(const AttentionArgs& args) {
     const AttentionKernels& kernels = runtime_->path().attention;
     const std::size_t scratch_bytes = attention_scratch_bytes(args.layout, args.heads);
     if (planned_heads_ != args.heads) {
-        plan_attention(args, pool.threads(), plan_);
+        plan_attention(args, kernels.segment_tokens, pool.threads(), plan_);
         planned_heads_ = args.heads;
         thread_scratch_.resize(pool.threads());
         for (Scratch& scratch : thread_scratch_) scratch.reserve(scratch_bytes);

@@ -239,9 +239,12 @@ def test_decode_has_the_bits_of_prefill(path: str, dtype: str, block_size: int) 
 
 @every_dtype
 @every_path
-def test_the_split_of_a_long_context_changes_no_bit(path: str, dtype: str) -> None:
-    shape = Shape(64, 2, 1, 16, dtype)
-    x = shape.tokens(3501, 3)
+@pytest.mark.parametrize(("context", "kv_heads"), [(3501, 1), (3501, 3), (500, 3)])
+def test_the_split_of_a_long_context_changes_no_bit(
+    path: str, dtype: str, context: int, kv_heads: int
+) -> None:
+    shape = Shape(64, 2, kv_heads, 16, dtype)
+    x = shape.tokens(context, 3)
 
     def decode(threads: int, mates: int) -> F32:
         server = Server(path, shape, [len(x)] + [40] * mates, threads)
@@ -250,6 +253,7 @@ def test_the_split_of_a_long_context_changes_no_bit(path: str, dtype: str) -> No
         return server.step({0: x[-1:]} | {1 + row: shape.tokens(1, row) for row in range(mates)})[0]
 
     expected = decode(1, 0)
+    check(path, shape, x, context - 1, expected)
     for threads, mates in [(2, 0), (5, 0), (2, 30)]:
         assert_same_bits([decode(threads, mates)], [expected])
 
