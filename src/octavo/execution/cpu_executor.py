@@ -50,10 +50,12 @@ class CpuExecutor:
         threads: int = 1,
         max_model_len: int | None = None,
         store: Store | None = None,
+        superblock: int = 1,
     ) -> None:
         """Packs the weights and takes the pool's memory. ``path`` None is the machine's best; ``max_model_len`` None is
-        the model's; ``store`` keeps the second tier's bytes, where there is one. Raises ConfigError for a path, threads
-        or a pool that this machine has not, ModelError for a damaged weight or a head size that the kernels do not run.
+        the model's; ``store`` keeps the second tier's bytes, where there is one; ``superblock`` is how many blocks lie
+        ahead of a row that takes the first of them. Raises ConfigError for a path, threads or a pool that this machine
+        has not, ModelError for a damaged weight or a head size that the kernels do not run.
         """
         spec = model.spec
         self.runtime = _runtime(path, threads)
@@ -62,6 +64,7 @@ class CpuExecutor:
         # No position beyond the pool is ever computed: a model made for a million tokens needs no tables for them.
         describe(model, recorder, min(max_model_len or spec.max_model_len, num_blocks * block_size))
         self.program = recorder.finish(self.kv)
+        self.program.expect_runs(superblock)
         self.linear_layers = tuple(recorder.linear_layers)
         self.kv_bytes_per_token = spec.kv_bytes_per_token
         self._sampler = Sampler(spec.vocab_size, model.eos_token_ids, self.runtime)

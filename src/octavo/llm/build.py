@@ -26,7 +26,7 @@ from octavo.llm.completions import CompletionBoard
 from octavo.llm.options import EngineOptions
 from octavo.llm.session import Session
 from octavo.llm.tier import open_store, swap_tokens_per_block, tier_blocks, tier_lines
-from octavo.memory import make_allocator, sizing
+from octavo.memory import PagedAllocator, make_allocator, sizing
 from octavo.scheduling.scheduler import Scheduler
 from octavo.telemetry.boot import boot_lines
 from octavo.telemetry.recorded_engine import RecordedEngine
@@ -148,6 +148,7 @@ def build_session(
         max_num_seqs=options.max_num_seqs,
         max_model_len=sizes.max_model_len,
         store=store,
+        superblock=allocator.superblock if isinstance(allocator, PagedAllocator) else 1,
     )
     tokenizer = tokenizer_from_gguf(model.metadata) if model.metadata else load_tokenizer(model.path)
     board = CompletionBoard()
