@@ -271,6 +271,20 @@ def test_a_run_goes_on_after_the_server_was_away(open_page: OpenPage) -> None:
         assert requests_shown(again) == requests_shown(page) != shown
 
 
+def test_a_step_after_a_run_could_not_be_reopened_is_the_next_one(lab: str, open_page: OpenPage) -> None:
+    page = open_page(f"{lab}/#lab", quiet=False)  # the browser logs what it is refused
+    at_step(page, 100)
+    closed = {"error": {"message": "closed", "param": "session"}}
+    page.route("**/frames?*", lambda route: route.fulfill(status=404, json=closed))
+    page.route("**/lab/sessions", lambda route: route.abort())
+    page.click("text='+ 100'")
+    page.wait_for_selector(".lab-form .lab-complaint:not([hidden])")
+    page.unroute_all()
+    page.click("text='Step'")
+    page.wait_for_selector(".lab-form .lab-complaint", state="hidden")
+    at_step(page, 101)
+
+
 def test_decisions_are_told(lab: str, open_page: OpenPage) -> None:
     page = open_page(f"{lab}/#lab?allocator=oracle&spread=100&round_up=false&step=400")
     at_step(page, 400)

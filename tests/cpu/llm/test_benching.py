@@ -77,5 +77,5 @@ def test_the_command_prints_both(model: Path) -> None:
     assert "paged_attention" in text
     facts = json.loads(CliRunner().invoke(octavo, [*flags, "--json"], catch_exceptions=False).stdout)
     assert [row["batch"] for row in facts["batches"]] == [2]
-    assert facts["limits"]["operations_per_s"].keys() == {"f32", "bf16", "int8"}
+    assert facts["limits"]["operations_per_s"].keys() == {"f32", "bf16", "int8", "int4"}
     assert "planning, sampling, telling" in [one["name"] for one in facts["batches"][0]["operators"]]

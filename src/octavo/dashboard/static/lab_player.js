@@ -109,7 +109,10 @@ export function playerView({ server, onMove, complain, steps }) {
     target = firstStep;
     const found = await json(server.open(source));
     if (mine !== generation) return found && server.close(found.session);
-    if (found === null) return undefined;
+    if (found === null) {
+      target = Number(element.dataset.step ?? firstStep); // given up: the next step is the one after what is shown
+      return undefined;
+    }
     complain(null);
     session = found.session;
     log.clear();
