@@ -63,7 +63,7 @@ inspect: model  ## Sizes of the embedded model
 	@$(BIN)/octavo inspect $(ARGS)
 
 test: model browser  ## Every test that needs no GPU and no PyTorch
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile $(ARGS)
 
 $(REFERENCE)/.installed: tests/reference/requirements.txt
 	test -x $(REFERENCE)/bin/python || $(PYTHON) -m venv $(REFERENCE)

@@ -24,11 +24,19 @@ class OpenVino:
         properties = {"INFERENCE_PRECISION_HINT": "bf16", "INFERENCE_NUM_THREADS": settings["threads"]}
         if not settings.get("default_kv"):
             properties["KV_CACHE_PRECISION"] = "bf16"
-        self._pipe = openvino_genai.ContinuousBatchingPipeline(
-            settings["model"], scheduler, "CPU", properties
-        )
+        try:
+            self._pipe = self._open(settings["model"], scheduler, properties)
+        except RuntimeError:
+            # Without AVX-512 its keys and values are f32 or nothing: as many tokens as the others, in twice the bytes.
+            properties["KV_CACHE_PRECISION"] = "f32"
+            self._pipe = self._open(settings["model"], scheduler, properties)
+            self.version += ", KV in f32"
         self._handles: dict[int, tuple[int, Any]] = {}
         self._count = 0
+
+    @staticmethod
+    def _open(model: str, scheduler: Any, properties: dict[str, Any]) -> Any:
+        return openvino_genai.ContinuousBatchingPipeline(model, scheduler, "CPU", properties)
 
     def add(self, number: int, prompt: Prompt, output_tokens: int) -> None:
         config = openvino_genai.GenerationConfig(
