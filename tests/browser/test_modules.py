@@ -133,10 +133,11 @@ def test_tabs_are_walked_with_arrow_keys(page: Page) -> None:
     page.focus("#tab-live")
     page.keyboard.press("ArrowLeft")
     page.wait_for_selector("#tab-walk[aria-selected=true]")
-    assert page.locator("#panel-live").is_hidden()
+    page.wait_for_selector("#panel-live", state="hidden")
     page.keyboard.press("ArrowRight")
     page.wait_for_selector("#tab-live[aria-selected=true]")
-    assert page.url.endswith("#live") and page.locator("#panel-live").is_visible()
+    page.wait_for_selector("#panel-live")
+    assert page.url.endswith("#live")
 
 
 def test_terms_say_what_they_mean(page: Page) -> None:
