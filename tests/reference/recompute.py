@@ -43,9 +43,9 @@ NEW_TOKENS = 32
 LOGIT_STEPS = (0, 7, 31)
 """Generated tokens whose ten largest logits are stored."""
 TOLERANCE = 1e-3
+"""Of logits, absolute, between two runs of transformers (they are of order 10)."""
 RELATIVE_TOLERANCE = 4e-5
 """PyTorch sums in another order where it has no AVX-512: a beam's score of -54 was off by 2.2e-5 of itself."""
-"""Of logits, absolute, between two runs of transformers (they are of order 10)."""
 
 
 def tiny_token_ids() -> np.ndarray[Any, Any]:
