@@ -128,9 +128,13 @@ class BlockPool:
         if np.count_nonzero(keep):
             self._enqueue(idle[keep])
             idle = idle[~keep]
+        self._set_free(idle)
+
+    def _set_free(self, blocks: Blocks) -> None:
+        """Nobody holds or finds these blocks any more; the last one is handed out first."""
         top = self.free
-        self._stack[top : top + len(idle)] = idle
-        self.free = top + len(idle)
+        self._stack[top : top + len(blocks)] = blocks
+        self.free = top + len(blocks)
 
     def publish(self, blocks: Blocks) -> None:
         """These live blocks can now be found by content."""
@@ -147,9 +151,7 @@ class BlockPool:
         self.findable[:] = False
         self._place[idle] = -1
         self._head = self._tail = self._stale = 0
-        top = self.free
-        self._stack[top : top + len(idle)] = idle
-        self.free = top + len(idle)
+        self._set_free(idle)
         self.cached = 0
         return len(idle)
 

@@ -322,15 +322,11 @@ class SuperblockPool(BlockPool):
 
     def release(self, blocks: Blocks) -> None:
         self.references -= len(blocks)
-        left = self.refs[blocks] - 1
-        self.refs[blocks] = left
-        idle = (blocks[left == 0] if np.count_nonzero(left) else blocks)[::-1]
-        keep = self.findable[idle]
-        if np.count_nonzero(keep):
-            self._enqueue(idle[keep])
-            idle = idle[~keep]
-        self.free += len(idle)
-        self._open_up(idle, first=True)
+        super().release(blocks)
+
+    def _set_free(self, blocks: Blocks) -> None:
+        self.free += len(blocks)
+        self._open_up(blocks, first=True)
 
     def forget_all(self) -> int:
         young = super().eviction_order()
