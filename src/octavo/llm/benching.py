@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from octavo.core.errors import ConfigError
 from octavo.core.sampling_params import SamplingParams
 from octavo.execution.cpu_executor import CpuExecutor
-from octavo.execution.operator_times import MachineLimits, OperatorTime, probe_limits, time_operators
+from octavo.execution.operator_times import MachineLimits, OperatorTime, judge, probe_limits, time_steps
 from octavo.llm.session import Session
 
 WARM_STEPS = 3
@@ -23,9 +23,12 @@ class DecodeTimes:
     context: int
     step_s: float
     """Median, planning and sampling included."""
+    best_step_s: float
     operators: list[OperatorTime] = field(default_factory=list)
     limit_s: float | None = None
     """What memory and arithmetic alone would take, one operator after another."""
+    limits: MachineLimits | None = None
+    """Probed right before and after; the better ones."""
 
     @property
     def tokens_per_s(self) -> float:
@@ -55,13 +58,16 @@ def check_fits(session: Session, batch: int, context: int, steps: int) -> None:
 
 
 def decode_times(
-    session: Session, batch: int, context: int, steps: int, limits: MachineLimits | None = None
+    session: Session, batch: int, context: int, steps: int, profile: bool = False
 ) -> DecodeTimes:
-    """Medians over ``steps`` decode steps around this context. With ``limits``, operators too, in as many steps more.
+    """``steps`` decode steps around this context. With ``profile``, operators too, in as many steps more.
 
     The engine must be idle, and is again. Raises ConfigError for what does not fit.
     """
     check_fits(session, batch, context, steps)
+    executor = session.engine.executor
+    assert isinstance(executor, CpuExecutor)
+    before = probe_limits(executor.runtime) if profile else None
     _fill(session, batch, max(1, context - steps), 2 * steps + WARM_STEPS + 1)
     for _ in range(WARM_STEPS):
         session.step()
@@ -70,22 +76,15 @@ def decode_times(
         begin = time.perf_counter()
         session.step()
         times.append(time.perf_counter() - begin)
-    found = DecodeTimes(batch, context, statistics.median(times))
-    if limits is not None:
-        executor = session.engine.executor
-        assert isinstance(executor, CpuExecutor)
-        operators = time_operators(executor, session.step, steps, limits, batch, context)
-        found = DecodeTimes(
-            batch, context, found.step_s, operators, sum(one.limit_s or 0.0 for one in operators)
-        )
+    found = DecodeTimes(batch, context, statistics.median(times), min(times))
+    if before is not None:
+        timed = time_steps(executor, session.step, steps, batch, context)
+        limits = before.best_of(probe_limits(executor.runtime))
+        operators = judge(executor, timed, limits)
+        limit_s = sum(one.limit_s or 0.0 for one in operators)
+        found = replace(found, operators=operators, limit_s=limit_s, limits=limits)
     session.abort(list(session.board.completions.values()))
     return found
-
-
-def machine_limits(session: Session) -> MachineLimits:
-    executor = session.engine.executor
-    assert isinstance(executor, CpuExecutor)
-    return probe_limits(executor.runtime)
 
 
 def _fill(session: Session, batch: int, prompt_tokens: int, output_tokens: int) -> None:

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from octavo.cli.main import octavo
 from octavo.core.errors import ConfigError
-from octavo.llm.benching import decode_times, machine_limits
+from octavo.llm.benching import decode_times
 from octavo.llm.build import build_session
 from octavo.llm.options import EngineOptions
 from octavo.llm.session import Session
@@ -30,10 +30,11 @@ def session(model: Path) -> Session:
 
 
 def test_operators_are_counted_and_judged_by_their_limits(session: Session) -> None:
-    limits = machine_limits(session)
+    times = decode_times(session, 3, 40, 5, profile=True)
+    limits = times.limits
+    assert limits is not None
     assert limits.bytes_per_s > 1e8
     assert all(rate > 1e8 for rate in limits.operations_per_s.values())
-    times = decode_times(session, 3, 40, 5, limits)
     counts = {one.name: one.count for one in times.operators}
     assert counts["paged_attention"] == counts["rope"] == 2, "two layers"
     assert counts["rms_norm"] == 5
@@ -44,7 +45,8 @@ def test_operators_are_counted_and_judged_by_their_limits(session: Session) -> N
     assert judged == [one for one in times.operators if one.name.startswith(("linear", "paged_attention"))]
     assert all(one.limit_s > 0 for one in judged if one.limit_s is not None)
     assert times.limit_s == pytest.approx(sum(one.limit_s or 0 for one in judged))
-    assert all(one.seconds > 0 for one in times.operators)
+    assert all(one.seconds >= one.best_s > 0 for one in times.operators)
+    assert times.step_s >= times.best_step_s > 0
     assert times.tokens_per_s == pytest.approx(3 / times.step_s)
 
 
@@ -77,5 +79,5 @@ def test_the_command_prints_both(model: Path) -> None:
     assert "paged_attention" in text
     facts = json.loads(CliRunner().invoke(octavo, [*flags, "--json"], catch_exceptions=False).stdout)
     assert [row["batch"] for row in facts["batches"]] == [2]
-    assert facts["limits"]["operations_per_s"].keys() == {"f32", "bf16", "int8", "int4"}
+    assert facts["batches"][0]["limits"]["operations_per_s"].keys() == {"f32", "bf16", "int8", "int4"}
     assert "planning, sampling, telling" in [one["name"] for one in facts["batches"][0]["operators"]]
