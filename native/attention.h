@@ -74,10 +74,12 @@ struct AttentionItem {
     std::int64_t partial;             // first float of its partial results, or -1: writes to out
 };
 
-// Merges the partial results of `segments` segments (of one query) into out; a head's follow one another, and heads do.
+// Merges the partial results of `segments` segments (of one query) into out. Those of an item's heads lie together, the
+// segments follow one another, and then come the next heads.
 struct AttentionCombine {
     std::int32_t token;
     std::int32_t kv_head, kv_head_end;
+    std::int32_t item_heads;          // that an item has; the last one may have fewer
     std::int32_t segments;
     std::int64_t partial;             // of the first segment; the next ones follow
 };

@@ -51,7 +51,10 @@ private:
 
     // Tokens read for one kv head, more when the arithmetic takes longer than reading.
     std::int64_t head_cost(std::int32_t i, std::int32_t begin, std::int32_t queries) const {
-        return (args_.computed[i] + begin + queries) * std::int64_t(1 + queries * group_ / 8);
+        return head_cost_of(args_.computed[i] + begin + queries, queries);
+    }
+    std::int64_t head_cost_of(std::int32_t tokens, std::int32_t queries) const {
+        return tokens * std::int64_t(1 + queries * group_ / 8);
     }
 
     void add_row(std::int32_t i, std::int32_t token) {
@@ -70,26 +73,29 @@ private:
     }
 
     void add_heads(AttentionItem item, std::int64_t cost) {
-        const std::int64_t fit = item_rows_max(args_.heads) / (item.queries * group_);
-        const std::int64_t heads = std::clamp<std::int64_t>(cost_most_ / cost, 1, std::max<std::int64_t>(1, fit));
+        const bool cut = item.queries == 1 && item.segment_end > 1 && cost > cost_most_;
+        const std::int64_t fit = std::max(1, item_rows_max(args_.heads) / (item.queries * group_));
+        // A long context is cut between segments before it is cut between heads: the heads of a block lie side by side.
+        const std::int64_t least = cut ? head_cost_of(segment_tokens_, 1) : cost;
+        const auto heads = static_cast<std::int32_t>(std::clamp<std::int64_t>(cost_most_ / least, 1, fit));
         for (std::int32_t head = 0; head < kv_heads_; head = item.kv_head_end) {
             item.kv_head = head;
-            item.kv_head_end = static_cast<std::int32_t>(std::min<std::int64_t>(head + heads, kv_heads_));
-            if (item.queries == 1 && item.segment_end > 1 && cost > cost_most_)
-                add_segments(item);
+            item.kv_head_end = std::min(head + heads, kv_heads_);
+            if (cut)
+                add_segments(item, heads);
             else
                 plan_.items.push_back(item);
         }
     }
 
-    // A long context: items of some segments each, and the merge afterwards that an item of all segments does by itself.
-    void add_segments(AttentionItem item) {
+    // Items of some segments each, and the merge afterwards that an item of all segments does by itself.
+    void add_segments(AttentionItem item, std::int32_t heads) {
         const std::int32_t segments = item.segment_end;
-        const std::int64_t fit = std::min<std::int64_t>(cost_most_, split_tokens) / segment_tokens_;
-        const auto step = static_cast<std::int32_t>(std::max<std::int64_t>(1, fit));
+        const std::int64_t fit = cost_most_ / (heads * head_cost_of(segment_tokens_, 1));
+        const auto step = static_cast<std::int32_t>(std::clamp<std::int64_t>(fit, 1, std::max(1, split_tokens / segment_tokens_)));
         const std::int64_t floats = partial_floats((item.kv_head_end - item.kv_head) * group_, args_.layout.head_dim);
         const auto first = static_cast<std::int64_t>(plan_.partial_floats);
-        add_combine(item, segments, first);
+        add_combine(item, heads, segments, first);
         for (std::int32_t segment = 0; segment < segments; segment = item.segment_end) {
             item.segment = segment;
             item.segment_end = std::min(segment + step, segments);
@@ -99,13 +105,13 @@ private:
         plan_.partial_floats += segments * floats;
     }
 
-    void add_combine(const AttentionItem& item, std::int32_t segments, std::int64_t partial) {
+    void add_combine(const AttentionItem& item, std::int32_t heads, std::int32_t segments, std::int64_t partial) {
         const bool together = segment_tokens_ < split_tokens && item.kv_head > 0 &&
                               item.kv_head_end * group_ * segments <= combine_floor;
         if (together)
             plan_.combines.back().kv_head_end = item.kv_head_end;
         else
-            plan_.combines.push_back({item.token, item.kv_head, item.kv_head_end, segments, partial});
+            plan_.combines.push_back({item.token, item.kv_head, item.kv_head_end, heads, segments, partial});
     }
 
     const AttentionArgs& args_;

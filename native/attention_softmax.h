@@ -97,11 +97,12 @@ void combine_heads(const AttentionArgs& args, const AttentionCombine& work, floa
     const int group = args.heads / args.layout.num_kv_heads;
     float* partial = partials + work.partial;
     float* out = args.out + work.token * args.out_stride + std::size_t(work.kv_head) * group * head_dim;
-    for (std::int32_t head = work.kv_head; head < work.kv_head_end; ++head, out += group * head_dim) {
-        const SoftmaxState total = partial_state(partial, group, stride);
-        for (std::int32_t segment = 0; segment < work.segments; ++segment, partial += partial_floats(group, head_dim))
-            if (segment > 0) merge_rows(total, partial_state(partial, group, stride), 0, group, stride);
-        for (int row = 0; row < group; ++row) write_row(total, row, stride, head_dim, out + std::size_t(row) * head_dim);
+    for (std::int32_t head = work.kv_head; head < work.kv_head_end; head += work.item_heads) {
+        const int left = work.kv_head_end - head, rows = (left < work.item_heads ? left : work.item_heads) * group;
+        const SoftmaxState total = partial_state(partial, rows, stride);
+        for (std::int32_t segment = 0; segment < work.segments; ++segment, partial += partial_floats(rows, head_dim))
+            if (segment > 0) merge_rows(total, partial_state(partial, rows, stride), 0, rows, stride);
+        for (int row = 0; row < rows; ++row, out += head_dim) write_row(total, row, stride, head_dim, out);
     }
 }
 
