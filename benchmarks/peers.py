@@ -268,6 +268,13 @@ def table(pool: str, found: dict[str, Measured], probed: list[dict[str, float]])
     return "\n".join(lines)
 
 
+def at_least_one(text: str) -> int:
+    """Of an argument; without a start, a round or a request there is nothing to print."""
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return int(text)
+
+
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -276,11 +283,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--quantization", nargs="*", default=[], help="Octavo with these too: int8, gguf")
     parser.add_argument("--model", help="Octavo's model: a folder or a GGUF file (default: the embedded one)")
     parser.add_argument("--pools", nargs="+", choices=POOLS, default=["small"])
-    parser.add_argument("--concurrency", nargs="+", type=int, default=[1, 64])
-    parser.add_argument("--requests", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--concurrency", nargs="+", type=at_least_one, default=[1, 64])
+    parser.add_argument("--requests", type=at_least_one, default=64)
+    parser.add_argument("--rounds", type=at_least_one, default=3)
     parser.add_argument("--starts", type=int, default=3, help="of each engine that starts within 20 s")
-    parser.add_argument("--threads", type=int, default=usable_cores())
+    parser.add_argument("--threads", type=at_least_one, default=usable_cores())
     default = HERE.parents[1] / "shared" / "traces"
     parser.add_argument("--traces", type=Path, default=default if default.is_dir() else None)
     parser.add_argument("--json", action="store_true")
