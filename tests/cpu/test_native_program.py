@@ -172,8 +172,8 @@ def test_a_step_that_does_not_fit_together_is_refused(changes: dict[str, np.ndar
     "changes",
     [
         {"token_ids": np.zeros(2, dtype=np.int64)},
-        {"logits": np.empty((2, 16), dtype=np.float64)},
-        {"logits": np.empty((16, 2), dtype=np.float32).T},
+        {"logits": np.zeros((2, 16), dtype=np.float64)},
+        {"logits": np.zeros((16, 2), dtype=np.float32).T},
         {"rows": np.zeros((2, 1), dtype=np.int32)},
     ],
     ids=str,
