@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 REFERENCE := .venv-reference
+EMULATED := .venv-emulated
+SANITIZED := .venv-sanitized
 NATIVE := $(wildcard native/*.cpp native/*.h native/CMakeLists.txt)
 PROMPT ?= What is the capital of France?
 ARGS ?=
@@ -10,7 +12,7 @@ SECONDS ?= 600
 
 VENDOR := src/octavo/dashboard/static/vendor
 
-.PHONY: help install page browser model serve lab top soak generate chat inspect test test-reference lint format bench bench-parts clean
+.PHONY: help install page browser model serve lab top soak generate chat inspect test test-emulated test-sanitized test-reference lint format bench bench-parts clean
 .DEFAULT_GOAL := help
 
 help:  ## This list
@@ -65,6 +67,22 @@ inspect: model  ## Sizes of the embedded model
 test: model browser  ## Every test that needs no GPU and no PyTorch
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile $(ARGS)
 
+$(EMULATED)/.installed $(SANITIZED)/.installed: %/.installed: pyproject.toml $(NATIVE)
+	test -x $*/bin/python || $(PYTHON) -m venv $*
+	$*/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' \
+	  --config-settings=build-dir=build/$* --config-settings=cmake.define.OCTAVO_EMULATE_AVX512=ON \
+	  $(if $(filter $(SANITIZED),$*),--config-settings=cmake.define.OCTAVO_SANITIZE=ON)
+	touch $@
+
+test-emulated: model $(EMULATED)/.installed  ## The tests of kernels on every path, AVX-512 and VNNI emulated with AVX2
+	$(EMULATED)/bin/python -m pytest --numprocesses auto --dist loadfile tests/cpu/test_native_*.py tests/cpu/test_bit_exact.py \
+	  tests/cpu/execution tests/cpu/llm $(ARGS)
+
+test-sanitized: $(SANITIZED)/.installed  ## The tests of kernels under AddressSanitizer and UndefinedBehaviorSanitizer (GCC)
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so.6)" PYTHONMALLOC=malloc \
+	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+	  $(SANITIZED)/bin/python -m pytest -s tests/cpu/test_native_*.py $(ARGS)
+
 $(REFERENCE)/.installed: tests/reference/requirements.txt
 	test -x $(REFERENCE)/bin/python || $(PYTHON) -m venv $(REFERENCE)
 	$(REFERENCE)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
@@ -96,4 +114,4 @@ bench-parts: model  ## Scheduler, kernels and attention beside their limits, qua
 	$(BIN)/python benchmarks/startup.py
 
 clean:  ## Remove everything that was built
-	rm -rf $(VENV) $(REFERENCE) $(VENDOR) web/node_modules build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(REFERENCE) $(EMULATED) $(SANITIZED) $(VENDOR) web/node_modules build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -14,12 +14,16 @@ bool has_avx2() {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
 }
 
+#if defined(OCTAVO_EMULATE_AVX512)
+bool has_avx512_bf16() { return has_avx2(); }
+#else
 bool has_avx512_bf16() {
     __builtin_cpu_init();
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
 }
+#endif
 
 // vdpbf16ps does twice the work of a multiply-add on float32. AMD runs it at the same rate; Intel at a quarter, so that
 // widening the weights and multiplying float32 is nearly twice as fast there (and does not round x).
@@ -43,12 +47,16 @@ Path avx512_bf16_path(const char* name, bool variant, const LinearKernels& linea
 }
 
 // vpdpbusd with 256-bit registers, on processors that have it without AVX-512. Its sums are the same integers.
+#if defined(OCTAVO_EMULATE_AVX512)
+bool has_avx2_vnni() { return has_avx2(); }
+#else
 bool has_avx2_vnni() {
     unsigned eax = 7, ebx = 0, ecx = 1, edx = 0;
     asm volatile("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
     constexpr unsigned avx_vnni = 1u << 4;
     return has_avx2() && (eax & avx_vnni) != 0;
 }
+#endif
 
 Path avx2_path(const char* name, bool variant, bool (*supported)(), const QuantisedKernels& quantised) {
     return {name,
