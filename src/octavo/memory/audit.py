@@ -26,6 +26,7 @@ def audit(allocator: Allocator, tokens: Mapping[int, int], covered: Mapping[int,
     held = table.num_blocks.tolist()
     assert table.entries == sum(held), "the table's count of entries is off"
     for row, blocks in enumerate(held):
+        assert not blocks or table.last[row] == table.row(row)[-1], f"the last block of row {row} is another"
         slots, count = blocks * allocator.block_size, tokens.get(row, 0)
         assert row in tokens or not blocks, f"nobody occupies row {row}, but it holds blocks"
         assert count <= slots, f"row {row} has written {count} tokens into {slots} slots"
@@ -75,6 +76,7 @@ def audit_superblocks(pool: SuperblockPool) -> None:
     assert (grid.sum(axis=1) == counts).all(), "the open blocks of a superblock are miscounted"
     blocks = np.flatnonzero(grid)
     assert (pool.refs[blocks] == 0).all(), "a live block is open"
+    assert not (blocks >= pool.top).any(), "a block behind the last open one is open"
     assert np.isin(pool.free_blocks(), blocks).all(), "a free block is not open"
     assert len(blocks) - pool.free == pool.old, "the old blocks are miscounted"
     assert pool.references == int(pool.refs.sum()), "the references are miscounted"

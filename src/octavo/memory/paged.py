@@ -17,6 +17,9 @@ from octavo.memory.prefix_cache import HashChain, PrefixCache
 from octavo.memory.sizing import blocks_for
 from octavo.memory.superblocks import SuperblockPool
 
+FEW = 12
+"""Rows up to which plain numbers are quicker than as many arrays."""
+
 
 class PagedAllocator:
     """Blocks on demand, shared by content (prefix cache) and by descent (fork), copied on the first write.
@@ -149,7 +152,7 @@ class PagedAllocator:
     def grow_by_block(self, rows: NDArray[np.intp]) -> int:
         if len(rows) > self.pool.available:
             rows = rows[: self.pool.available]
-        self.table.append_one(rows, self._acquire_each(rows))
+        self._extend_each(rows)
         if self.promised_total:
             self._redeem(rows, np.ones(len(rows), np.intp))
         return len(rows)
@@ -158,42 +161,45 @@ class PagedAllocator:
         if len(rows) == 1:
             row = int(rows[0])
             self.table.append(row, self._acquire(row, total))
+        elif self._placing:
+            self._extend_in_place(rows, counts)
         else:
-            self.table.append_each(rows, counts, self._acquire_several(rows, counts, total))
+            self._takers = rows, counts
+            blocks = self.pool.acquire(total)
+            assert blocks is not None
+            self.table.append_each(rows, counts, blocks)
         if self.promised_total:
             self._redeem(rows, counts)
+
+    def _extend_in_place(self, rows: NDArray[np.intp], counts: NDArray[np.intp]) -> None:
+        """``counts[i]`` blocks to each of these rows, where its last one is; there are as many."""
+        one = (counts == 1) & (self.table.num_blocks[rows] > 0)
+        if np.count_nonzero(one):
+            self._extend_each(rows[one])
+        more = ((counts > 0) & ~one).nonzero()[0]
+        for row, count in zip(rows[more].tolist(), counts[more].tolist(), strict=True):
+            self.table.append(row, self._acquire(row, count))
+
+    def _extend_each(self, rows: NDArray[np.intp]) -> None:
+        """A block to each of these rows, all of which hold some; there are as many."""
+        self._takers = rows, 1
+        table, pool = self.table, self.pool
+        if isinstance(pool, SuperblockPool) and len(rows) <= FEW:
+            numbers = rows.tolist()
+            few = pool.acquire_few(table.ends(rows).tolist())
+            assert few is not None
+            table.append_to_few(numbers, few)
+            return
+        blocks = pool.acquire_each(table.ends(rows)) if self._placing else pool.acquire(len(rows))
+        assert blocks is not None
+        table.append_one(rows, blocks)
 
     def _acquire(self, row: int, count: int) -> Blocks:
         """Blocks for one row; there are as many."""
         self._takers = np.array([row]), 1
-        held = int(self.table.num_blocks[row])
-        blocks = self.pool.acquire(count, int(self.table.matrix[row, held - 1]) if held else None)
+        table = self.table
+        blocks = self.pool.acquire(count, int(table.last[row]) if table.num_blocks[row] else None)
         assert blocks is not None
-        return blocks
-
-    def _acquire_each(self, rows: NDArray[np.intp]) -> Blocks:
-        """A block for each of these rows; there are as many."""
-        self._takers = rows, 1
-        blocks = (
-            self.pool.acquire_each(self.table.ends(rows)) if self._placing else self.pool.acquire(len(rows))
-        )
-        assert blocks is not None
-        return blocks
-
-    def _acquire_several(self, rows: NDArray[np.intp], counts: NDArray[np.intp], total: int) -> Blocks:
-        """``counts[i]`` blocks for each of these rows, one row's after another's; there are as many."""
-        if not self._placing:
-            self._takers = rows, counts
-            blocks = self.pool.acquire(total)
-            assert blocks is not None
-            return blocks
-        blocks, ends = np.empty(total, np.intp), np.cumsum(counts)
-        one = (counts == 1) & (self.table.num_blocks[rows] > 0)
-        if np.count_nonzero(one):
-            blocks[ends[one] - 1] = self._acquire_each(rows[one])
-        for i in ((counts > 0) & ~one).nonzero()[0].tolist():
-            end, count = int(ends[i]), int(counts[i])
-            blocks[end - count : end] = self._acquire(int(rows[i]), count)
         return blocks
 
     def _redeem(self, rows: NDArray[np.intp], counts: NDArray[np.intp]) -> None:
@@ -230,7 +236,7 @@ class PagedAllocator:
             fresh = self.pool.acquire(1)
             assert fresh is not None
             self._copies.append((block, int(fresh[0])))
-            self.table.matrix[row, number] = fresh[0]
+            self.table.replace(row, number, int(fresh[0]))
             self.pool.release(np.array([block]))
         elif self.pool.findable[block]:
             self.cache.torn = True

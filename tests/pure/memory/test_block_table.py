@@ -34,3 +34,32 @@ def test_a_cut_returns_what_it_drops() -> None:
     assert table.row(0).tolist() == [3]
     assert table.entries == 1
     assert table.matrix.dtype == np.int32
+
+
+def ends(table: BlockTable) -> list[int]:
+    """The last block of every row that holds some, as the matrix has it; it must be what ``last`` says."""
+    rows = table.num_blocks.nonzero()[0]
+    found = [int(table.row(row)[-1]) for row in rows.tolist()]
+    assert table.ends(rows).tolist() == found
+    return found
+
+
+def test_the_last_block_of_each_row_is_known_whatever_changes_it() -> None:
+    table = BlockTable(3, 6)
+    table.append(0, np.array([3, 4]))
+    table.append(1, np.array([], np.intp))
+    assert ends(table) == [4]
+    table.append_each(np.array([0, 1, 2]), np.array([2, 0, 1]), np.array([5, 6, 7]))
+    assert ends(table) == [6, 7]
+    table.append_one(np.array([2, 0]), np.array([8, 9]))
+    assert ends(table) == [9, 8]
+    table.append_to_few([0, 2], [10, 11])
+    assert ends(table) == [10, 11]
+    assert table.row(0).tolist() == [3, 4, 5, 6, 9, 10] and table.entries == 9
+    table.replace(0, 1, 1)
+    table.replace(2, 2, 2)
+    assert ends(table) == [10, 2]
+    table.cut(0, 2)
+    assert ends(table) == [1, 2]
+    table.cut(2, 0)
+    assert ends(table) == [1]

@@ -240,7 +240,9 @@ def test_forgetting_all_leaves_superblocks() -> None:
 class Churn:
     """A pool under sequences of any length, each block of which is cached as often as not."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, one_by_one: bool = False) -> None:
+        """``one_by_one``: rows that grow together ask as few rows do."""
+        self.one_by_one = one_by_one
         self.rng = rng = np.random.default_rng(seed)
         self.total = int(rng.integers(1, 90))
         self.pool = SuperblockPool(self.total, int(rng.choice([2, 4, 8, 16])))
@@ -253,7 +255,12 @@ class Churn:
             pool.release(held.pop(int(rng.integers(len(held)))))
         elif held and kind < 0.6:
             which = rng.permutation(len(held))[: int(rng.integers(1, len(held) + 1))]
-            self._add(which, pool.acquire_each(np.array([held[i][-1] for i in which])))
+            after = np.array([held[i][-1] for i in which])
+            if self.one_by_one:
+                few = pool.acquire_few(after.tolist())
+                self._add(which, None if few is None else np.array(few))
+            else:
+                self._add(which, pool.acquire_each(after))
         elif pool.cached and kind < 0.65:
             found = rng.permutation(pool.eviction_order())[: int(rng.integers(1, pool.cached + 1))]
             pool.share(found)
@@ -299,6 +306,16 @@ def test_random_use_keeps_the_law(seed: int) -> None:
     for _ in range(300):
         churn.step()
         churn.verify()
+
+
+@pytest.mark.parametrize("seed", range(100, 112))
+def test_few_rows_get_what_they_would_get_among_many(seed: int) -> None:
+    few, many = Churn(seed, one_by_one=True), Churn(seed)
+    for _ in range(300):
+        few.step()
+        many.step()
+        assert [one.tolist() for one in few.held] == [one.tolist() for one in many.held]
+        few.verify()
 
 
 def claim(number: int, tokens: int) -> Claim:
