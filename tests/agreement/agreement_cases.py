@@ -30,6 +30,9 @@ ALLOCATORS = (
     ("paged", "first_fit"),
 )
 
+SUPERBLOCKS = (128, 0, 16)
+"""Tokens of a superblock: more than an eighth of the pool (which is then what it is), none, and few."""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -45,7 +48,8 @@ class Case:
         cache, limits = self.cache, self.limits
         caching = "caching" if cache.enable_prefix_caching else "no-caching"
         return (
-            f"{self.seed}-{cache.allocator}-{cache.placement}-{cache.num_blocks}x{cache.block_size}-{caching}-"
+            f"{self.seed}-{cache.allocator}-{cache.placement}-{cache.num_blocks}x{cache.block_size}-"
+            f"{cache.superblock_tokens}-{caching}-"
             f"{limits.order}-{limits.queue}-{limits.preemption}-{limits.max_num_batched_tokens}"
         )
 
@@ -64,6 +68,7 @@ def make_case(seed: int) -> Case:
         placement=placement,  # type: ignore[arg-type]
         enable_prefix_caching=allocator == "paged" and seed % 4 != 3,
         offload_blocks=_tier(seed, allocator),
+        superblock_tokens=SUPERBLOCKS[seed // 2 % len(SUPERBLOCKS)],
     )
     limits = SchedulerConfig(
         max_num_seqs=int(rng.integers(3, 9)),

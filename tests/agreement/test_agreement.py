@@ -13,6 +13,7 @@ from agreement_cases import MAX_MODEL_LEN, Case, make_case
 from drive import Watched, answers_of, run_real, run_simulated
 
 import tiny_models
+from octavo.core.config import CacheConfig
 from octavo.core.events import (
     Admitted,
     BeamsDecided,
@@ -30,6 +31,7 @@ from octavo.execution.cpu_executor import CpuExecutor
 from octavo.execution.loading import LoadedModel, load_model
 from octavo.execution.tier import AnonymousStore
 from octavo.memory.sizing import block_bytes
+from octavo.memory.superblocks import superblock_blocks
 from octavo.simulation.replay import recorded_requests, replay_recording
 from octavo.telemetry.recording import open_for_writing
 
@@ -144,11 +146,19 @@ def counts(case: Case, real: Watched) -> Counter[str]:
                 found[type(event).__name__] += 1
     found[f"allocator {case.cache.allocator}, {case.cache.placement}"] += 1
     found[f"block size {case.cache.block_size}"] += 1
+    found[_superblocks(case.cache)] += 1
     found[f"order {case.limits.order}"] += 1
     found[f"queue {case.limits.queue}"] += 1
     found["watermark"] += case.limits.watermark_blocks > 0
     found["unlimited budget"] += case.limits.max_num_batched_tokens is None
     return found
+
+
+def _superblocks(cache: CacheConfig) -> str:
+    blocks = superblock_blocks(cache.superblock_tokens, cache.block_size, cache.num_blocks)
+    if cache.allocator != "paged" or blocks == 1:
+        return "no superblocks"
+    return "superblocks of 2 and 4" if blocks <= 4 else "superblocks of 8 and more"
 
 
 WANTED = {
@@ -182,6 +192,9 @@ WANTED = {
     "queue fcfs": 8,
     "order admission_first": 8,
     "order decode_first": 8,
+    "no superblocks": 8,
+    "superblocks of 2 and 4": 4,
+    "superblocks of 8 and more": 4,
     "allocator paged, first_fit": 20,
     "allocator reserved, first_fit": 2,
     "allocator reserved, buddy": 2,
