@@ -90,6 +90,7 @@ def _pool(found: dict[str, Any]) -> list[str]:
         f"Running {found['running_mean']:.2f} on average, waiting {found['waiting_mean']:.2f}",
         f"Pool over time: {shares}",
         f"Held slots that hold a token: {100 * found['effective']:.2f} %",
+        f"Slots of a sequence in a row in memory: {found['kv_run_tokens']:.1f} on average",
         f"Prefix hits: {100 * found['hit_rate']:.2f} % of the prompt tokens; "
         f"{found['blocks_evicted']:,} blocks evicted",
         *_lookups(found.get("lookups")),

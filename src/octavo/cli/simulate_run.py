@@ -277,6 +277,7 @@ def facts(setup: Setup, simulation: Simulation) -> dict[str, Any]:
         "requests_unfinished": scheduler.num_running + scheduler.num_waiting,
         "turns_unasked": workload.turns_unasked if isinstance(workload, Conversations) else 0,
         **simulation.report.as_dict(),
+        "kv_run_tokens": simulation.runs.mean_tokens,
         "lookups": _lookups(scheduler.allocator.lookups.totals),
     }
 

@@ -17,6 +17,7 @@ from octavo.simulation.content import VOCABULARY
 from octavo.simulation.executor import CostModel, SimulatedExecutor, StepCost, VirtualClock
 from octavo.simulation.report import Report
 from octavo.simulation.requests import SimulatedRequest
+from octavo.simulation.run_looks import RunLooks
 from octavo.simulation.workloads import Workload
 from octavo.telemetry.sinks import FanOut
 
@@ -58,6 +59,7 @@ class Simulation:
         )
         self.report = report or default_report(scheduler)
         self.engine = Engine(scheduler, self.executor, self.clock, FanOut((self.report, *sinks)))
+        self.runs = RunLooks(scheduler.allocator.table, scheduler.allocator.block_size)
         self._on_arrival = on_arrival
         self._answers = _Answers()
         self.steps = 0
@@ -79,6 +81,8 @@ class Simulation:
                 continue
             if len(record.plan.rows):
                 self.steps += 1
+                if self.steps == self.runs.next:
+                    self.runs.look()
             self._end(record)
             if progress is not None:
                 progress(self)
