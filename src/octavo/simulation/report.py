@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -267,9 +268,7 @@ class Report:
         values = (*_taken(waste), free, running, record.waiting)
         seconds = now - self._previous
         self.series.add(now, values, seconds)
-        sums = self._step_sums
-        for i, value in enumerate(values):
-            sums[i] += value
+        self._step_sums = list(map(add, self._step_sums, values))
         self.empty_slots_max = max(self.empty_slots_max, waste.reserved + waste.internal)
 
     # ------------------------------------------------------------------ figures

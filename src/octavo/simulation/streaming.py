@@ -123,9 +123,9 @@ class Series:
                 bucket = int(time / self.width)
             self._open = bucket
         fresh = self._fresh
-        for i, value in enumerate(values):
-            fresh[i] += value * weight
-        fresh[-1] += weight
+        total = fresh.pop() + weight
+        self._fresh = [sum_ + value * weight for sum_, value in zip(fresh, values, strict=True)]
+        self._fresh.append(total)
 
     def _flush(self) -> None:
         if self._fresh[-1] > 0:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from simulation_helpers import requests, scheduler
@@ -69,6 +71,34 @@ def test_rows_that_do_not_sample_emit_nothing() -> None:
     plan = loop.plan()
     assert plan is not None
     assert executor.collect(plan).token_ids.tolist() == []
+
+
+@pytest.mark.parametrize("vocabulary", [1, 1 << 16])
+def test_rows_that_go_on_together_get_what_they_would_get_one_by_one(vocabulary: int) -> None:
+    """The executor knows the same rows again by the plan's array; of a copy it knows nothing, and looks each one up."""
+    loop = scheduler(blocks=10, block_size=4, max_num_batched_tokens=16)
+    executors = [
+        SimulatedExecutor(VirtualClock(), PerToken(), max_num_seqs=4, vocabulary=vocabulary) for _ in range(2)
+    ]
+    for simulated in requests([0.0] * 6, [(7, 12), (6, 15), (5, 9), (8, 1), (3, 20), (2, 20)], max_tokens=18):
+        for executor in executors:
+            executor.expect(simulated)
+        loop.add(simulated.request)
+    steps = again = 0
+    rows = None
+    while (plan := loop.plan()) is not None:
+        again += plan.rows is rows
+        rows = plan.rows
+        one, other = (
+            executor.collect(plan if i else replace(plan, rows=plan.rows.copy()))
+            for i, executor in enumerate(executors)
+        )
+        assert one.token_ids.tolist() == other.token_ids.tolist()
+        assert one.stopped.tolist() == other.stopped.tolist()
+        assert executors[0].clock.now() == executors[1].clock.now()
+        loop.apply(plan, one)
+        steps += 1
+    assert steps > again > 20
 
 
 def test_the_clock_does_not_go_back() -> None:
