@@ -93,6 +93,16 @@ def test_shared_prefixes_hit(simulate: Simulate) -> None:
     assert "A pool without limit would have found" in simulate(*SMALL, *WORK, "--shared-prefix", "64:2").out
 
 
+def test_how_many_tokens_lie_in_a_row(simulate: Simulate) -> None:
+    flags = ("--clock", "steps", "--num-gpu-blocks-override", "400", "--max-model-len", "1000", *WORK)
+    apart = simulate(*flags, "--superblock-tokens", "0", "--json").json["kv_run_tokens"]
+    together = simulate(*flags, "--superblock-tokens", "128", "--json").json["kv_run_tokens"]
+    assert 16 <= apart < together
+    assert (
+        f"in a row in memory: {together:.1f} on average" in simulate(*flags, "--superblock-tokens", "128").out
+    )
+
+
 def test_conversations_find_their_history(simulate: Simulate) -> None:
     flags = ("--turns", "3", "--concurrency", "2", "--think-time", "1", "--prompt-tokens", "32")
     found = simulate(*SMALL, *flags, "--output-tokens", "32", "--num-requests", "5", "--json").json
