@@ -286,7 +286,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--concurrency", nargs="+", type=at_least_one, default=[1, 64])
     parser.add_argument("--requests", type=at_least_one, default=64)
     parser.add_argument("--rounds", type=at_least_one, default=3)
-    parser.add_argument("--starts", type=at_least_one, default=3, help="of each engine that starts within 20 s")
+    parser.add_argument(
+        "--starts", type=at_least_one, default=3, help="of each engine that starts within 20 s"
+    )
     parser.add_argument("--threads", type=at_least_one, default=usable_cores())
     default = HERE.parents[1] / "shared" / "traces"
     parser.add_argument("--traces", type=Path, default=default if default.is_dir() else None)
