@@ -3,6 +3,7 @@
 
     python benchmarks/allocators.py                     about 8 minutes; the machine should have nothing else to do
     python benchmarks/allocators.py --plot FILE.svg     and the plot in the README (needs matplotlib)
+    python benchmarks/allocators.py --without-headroom     and blocks once more, given out to the last one at admission
 
 Requests of ShareGPT's lengths wait in a queue that is never empty. Clients declare 256, 2,048 or 16,384 tokens and end
 their answers at their true lengths, as a stop string would. Every prompt begins with the same system prompt; ``shared``
@@ -20,12 +21,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from fidelity import Relay
 from fidelity import lengths as drawn_lengths
-from octavo.core.config import CacheConfig
+from octavo.core.config import HEADROOM_TOKENS, CacheConfig
 from octavo.core.machine import usable_cores
 from octavo.core.plan import FinishReason
 from octavo.execution.embedded import embedded_model_path
@@ -41,7 +42,6 @@ from octavo.simulation.report import Report
 from octavo.simulation.requests import SimulatedRequest, make_request
 from octavo.simulation.workloads import ANSWER, PROMPT, SHARED, Saturated
 
-DECLARED = (256, 2_048, 16_384)
 MODEL_LEN = 20_480
 BACKLOG = 160
 """Requests that wait: more than there are rows, so that the queue looks endless."""
@@ -52,10 +52,14 @@ class Case:
     allocator: str
     shared: bool
     declared: int
+    headroom: bool = True
+    """Whether an admission leaves room for who runs already."""
 
     @property
     def name(self) -> str:
-        return self.allocator + (", shared" if self.shared else "")
+        return (
+            self.allocator + (", shared" if self.shared else "") + ("" if self.headroom else ", no headroom")
+        )
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,7 @@ def options_of(given: argparse.Namespace, case: Case, model: Path) -> EngineOpti
         max_num_batched_tokens=2048,
         allocator=case.allocator,  # type: ignore[arg-type]
         enable_prefix_caching=case.shared,
+        headroom_tokens=HEADROOM_TOKENS if case.headroom else 0,
         threads=given.threads,
         seed=0,
     )
@@ -172,7 +177,7 @@ def predicted_run(given: argparse.Namespace, case: Case, model: Fitted, vocabula
         allocator=options.allocator,
         enable_prefix_caching=options.enable_prefix_caching,
     )
-    config = given.scheduler_config
+    config = replace(given.scheduler_config, headroom_tokens=options.headroom_tokens)
     scheduler = build_scheduler(cache, config)
     report = Report(
         max_num_seqs=given.max_num_seqs,
@@ -196,11 +201,13 @@ def calibrate(given: argparse.Namespace, model: Path) -> tuple[Fitted, int]:
     return Fitted(profile), session.spec.vocab_size
 
 
-def cases() -> list[Case]:
+def cases(given: argparse.Namespace) -> list[Case]:
     found = []
-    for declared in DECLARED:
+    for declared in given.declared:
         found += [Case("reserved", False, declared), Case("pow2", False, declared)]
         found += [Case("paged", False, declared), Case("paged", True, declared)]
+        if given.without_headroom:
+            found.append(Case("paged", False, declared, headroom=False))
     return found
 
 
@@ -241,19 +248,20 @@ def plot(rows: list[Row], path: Path, title: str) -> None:
     from matplotlib import pyplot
 
     names = list(dict.fromkeys(row.case.name for row in rows))
-    colours = dict(zip(names, ("#b35806", "#f1a340", "#2166ac", "#67a9cf"), strict=True))
+    colours = dict(zip(names, ("#b35806", "#f1a340", "#2166ac", "#67a9cf", "#b2abd2"), strict=False))
+    declared = list(dict.fromkeys(row.case.declared for row in rows))
     figure, axes = pyplot.subplots(figsize=(8, 3.6), layout="constrained")
     width = 0.8 / len(names)
     for i, name in enumerate(names):
         mine = [row for row in rows if row.case.name == name]
-        places = [DECLARED.index(row.case.declared) + (i - 1.5) * width for row in mine]
+        places = [declared.index(row.case.declared) + (i - (len(names) - 1) / 2) * width for row in mine]
         bars = axes.bar(
             places, [row.real.tokens_per_s for row in mine], width, label=name, color=colours[name]
         )
         axes.bar_label(bars, fmt="%.0f", fontsize=8)
         axes.plot(places, [row.predicted.tokens_per_s for row in mine], "k_", markersize=14)
     axes.plot([], [], "k_", markersize=14, label="the simulator's prediction")
-    axes.set_xticks(range(len(DECLARED)), [f"{declared:,}" for declared in DECLARED])
+    axes.set_xticks(range(len(declared)), [f"{tokens:,}" for tokens in declared])
     axes.set(xlabel="max_tokens that clients declare", ylabel="output tokens/s", title=title)
     axes.set_ylim(0, 1.2 * max(max(row.real.tokens_per_s, row.predicted.tokens_per_s) for row in rows))
     axes.legend(fontsize=8, ncols=5, loc="upper center")
@@ -268,6 +276,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=900, help="of each run; the first third is not counted")
     parser.add_argument("--system-prompt", type=int, default=192, help="tokens that every prompt begins with")
     parser.add_argument("--max-num-seqs", type=int, default=128)
+    parser.add_argument("--declared", type=int, nargs="+", default=[256, 2_048, 16_384], help="max_tokens")
+    parser.add_argument(
+        "--without-headroom", action="store_true", help="paged once more, with --headroom-tokens 0"
+    )
     parser.add_argument("--profile-seconds", type=float, default=30.0)
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies all lengths")
     default = Path(__file__).resolve().parents[2] / "shared" / "traces"
@@ -284,7 +296,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = long_model(Path(folder))
         cost, vocabulary = calibrate(given, model)
-        for case in cases():
+        for case in cases(given):
             say(f"declared {case.declared:,}: {case.name}")
             report, _ = real_run(given, case, model)
             predicted = predicted_run(given, case, cost, vocabulary)

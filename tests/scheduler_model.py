@@ -294,7 +294,18 @@ def settings() -> Iterator[SchedulerConfig]:
                 for budget in (None, 5, 64):
                     for watermark in (0, 2):
                         for wait in (False, True):
-                            yield SchedulerConfig(6, budget, 60, watermark, order, queue, preemption, wait)
+                            headroom = 6 if wait and budget is not None else 0
+                            yield SchedulerConfig(
+                                6,
+                                budget,
+                                60,
+                                watermark,
+                                order,
+                                queue,
+                                preemption,
+                                wait,
+                                headroom_tokens=headroom,
+                            )
 
 
 CONFIGS = list(settings())

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from octavo.core.config import BLOCK_SIZES, MAX_NUM_BATCHED_TOKENS, SUPERBLOCK_TOKENS
+from octavo.core.config import BLOCK_SIZES, HEADROOM_TOKENS, MAX_NUM_BATCHED_TOKENS, SUPERBLOCK_TOKENS
 from octavo.core.errors import ConfigError
 from octavo.core.model_spec import KV_CACHE_DTYPES
 from octavo.llm.options import EngineOptions
@@ -165,6 +165,14 @@ SCHEDULER_FLAGS: Flags = (
         default=0,
         show_default=True,
         help="Blocks that admission leaves free for running requests to grow.",
+    ),
+    click.option(
+        "--headroom-tokens",
+        type=int,
+        default=HEADROOM_TOKENS,
+        show_default=True,
+        help="Tokens that admission leaves free for each running request to grow by, where that is more than the"
+        " watermark; for the paged allocator alone.",
     ),
     click.option(
         "--scheduling-policy",

@@ -110,6 +110,7 @@ def read_setup(flags: dict[str, Any]) -> Setup:
         max_num_batched_tokens=token_budget(flags["max_num_batched_tokens"], flags["chunked_prefill"]),
         max_model_len=max_model_len,
         watermark_blocks=flags["watermark_blocks"],
+        headroom_tokens=flags["headroom_tokens"],
         prefix_wait=flags["prefix_wait"],
         order=flags["order"],
         queue=flags["queue"],

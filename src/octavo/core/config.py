@@ -13,6 +13,9 @@ BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 SUPERBLOCK_TOKENS = 128
 """Slots of a superblock where nobody names a number."""
 
+HEADROOM_TOKENS = 32
+"""Tokens kept free for each running sequence where nobody names a number."""
+
 MAX_NUM_BATCHED_TOKENS = 2048
 """Token budget of a step where nobody names one."""
 
@@ -89,6 +92,9 @@ class SchedulerConfig:
     swap_tokens_per_block: float = 0.0
     """Tokens that are recomputed in the time in which one block is copied to the second tier and back; 0 always
     swaps. A number of the settings, not a measurement in the loop: the same requests must be decided alike."""
+    headroom_tokens: int = 0
+    """Tokens that admission leaves free for each running sequence to grow by, where that is more than the watermark;
+    allocators that reserve ahead have no use for it."""
 
     def __post_init__(self) -> None:
         limit = self.thrash_preemptions
@@ -108,4 +114,9 @@ class SchedulerConfig:
             raise ConfigError(
                 f"the watermark is {self.watermark_blocks} blocks; it must be at least 0",
                 param="--watermark-blocks",
+            )
+        if self.headroom_tokens < 0:
+            raise ConfigError(
+                f"the headroom is {self.headroom_tokens} tokens; it must be at least 0",
+                param="--headroom-tokens",
             )

@@ -109,6 +109,7 @@ def engine_settings(
         max_num_batched_tokens=options.max_num_batched_tokens,
         max_model_len=sizes.max_model_len,
         watermark_blocks=options.watermark_blocks,
+        headroom_tokens=options.headroom_tokens,
         queue=options.queue,
         preemption=options.preemption,
         prefix_wait=options.prefix_wait,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from octavo.core.config import (
+    HEADROOM_TOKENS,
     MAX_NUM_BATCHED_TOKENS,
     SUPERBLOCK_TOKENS,
     AllocatorName,
@@ -44,6 +45,8 @@ class EngineOptions:
     """Slots of an aligned run that the paged allocator leaves to one request where it can; 0 places blocks anywhere."""
     enable_prefix_caching: bool = True
     watermark_blocks: int = 0
+    headroom_tokens: int = HEADROOM_TOKENS
+    """Tokens that admission leaves free for each running request to grow by, where that is more than the watermark."""
     queue: QueueOrder = "fcfs"
     preemption: Preemption = "recompute"
     prefix_wait: bool = True

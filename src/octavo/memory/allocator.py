@@ -65,6 +65,8 @@ class Allocator(Protocol):
     table: BlockTable
     caching: bool
     """Whether full blocks are published and found again."""
+    grows: bool
+    """Whether rows take memory as they grow; where not, they have all of it from the start."""
     can_fork: bool
     """Whether rows can share blocks; where not, several answers to a prompt are sequences like any others."""
     blocked: Blockage | None

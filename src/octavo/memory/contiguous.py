@@ -61,7 +61,7 @@ class ContiguousAllocator:
         widest = power_of_two(self.max_len) if round_up else self.max_len
         self.table = BlockTable(max_num_seqs, placer.granted(blocks_for(widest, block_size)))
         self.caching = False
-        self.can_fork = False
+        self.grows = self.can_fork = False
         self.blocked: Blockage | None = None
         self.lookups = Lookups(PrefixCache(0, block_size), 0, block_size, max_num_seqs, "contiguous")
         self.offload = Offload(num_blocks, 0)

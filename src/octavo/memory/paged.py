@@ -49,7 +49,7 @@ class PagedAllocator:
         self.max_len = min(max_model_len, self.pool_len)
         self.table = BlockTable(max_num_seqs, blocks_for(self.max_len, block_size))
         self.caching = caching
-        self.can_fork = True
+        self.grows = self.can_fork = True
         self.cache = PrefixCache(num_blocks if caching else 0, block_size)
         self.superblock = superblock
         self._placing = superblock > 1

@@ -205,8 +205,7 @@ class Planner:
             if needed > rows or (self._wait is not None and self._wait.holds(sequence)):
                 break
             row = ledger.free_rows[-1]
-            headroom = self._config.watermark_blocks if running.count else 0
-            cached = allocator.admit(row, sequence.claim, headroom, budget)
+            cached = allocator.admit(row, sequence.claim, self._headroom(), budget)
             if cached is None:
                 assert running.count, "an empty pool takes whatever passed the door"
                 if (found := allocator.blocked) is not None:
@@ -219,6 +218,14 @@ class Planner:
             rows -= needed
             budget -= self._start(sequence, row, cached, budget)
         return budget
+
+    def _headroom(self) -> int:
+        """Blocks that an admission must leave: what is admitted into the last one is preempted by who runs already."""
+        count = self._running.count
+        if count == 0:
+            return 0
+        growth = count * self._config.headroom_tokens if self._allocator.grows else 0
+        return max(self._config.watermark_blocks, -(-growth // self._allocator.block_size))
 
     def _start(self, sequence: Sequence, row: int, cached: int, budget: int) -> int:
         """Let an admitted sequence run. Returns the tokens of its first chunk."""

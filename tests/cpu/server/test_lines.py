@@ -32,7 +32,7 @@ def crowd(server: ServerProcess, count: int, clients: int = 12) -> None:
 def test_every_line_is_an_object_and_every_event_is_in_one(model: str) -> None:
     with serving(
         model, "--num-gpu-blocks-override", "24", "--max-model-len", "200", "--thrash-preemptions", "2",
-        "--log-format", "json", "--max-num-queued-reqs", "20",
+        "--log-format", "json", "--max-num-queued-reqs", "20", "--headroom-tokens", "0",
     ) as server:  # fmt: skip
         crowd(server, 130)
         assert server.post(COMPLETIONS, body(0, max_tokens=500)).status_code == 400

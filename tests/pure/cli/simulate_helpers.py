@@ -28,6 +28,8 @@ SMALL = (
     "60",
     "--max-num-seqs",
     "8",
+    "--headroom-tokens",
+    "0",  # so that there are preemptions
     "--max-model-len",
     "512",
 )

@@ -27,6 +27,14 @@ def test_the_report_adds_up(simulate: Simulate) -> None:
     )
 
 
+def test_headroom_is_on_where_nobody_says_otherwise(simulate: Simulate) -> None:
+    at = SMALL.index("--headroom-tokens")
+    default = simulate(*SMALL[:at], *SMALL[at + 2 :], *WORK, "--json").json
+    none = simulate(*SMALL, *WORK, "--json").json
+    assert default["preemptions"] < none["preemptions"]
+    assert default["requests_finished"] == none["requests_finished"] == 20
+
+
 def test_swapped_requests_compute_nothing_again(simulate: Simulate) -> None:
     plain = simulate(*SMALL, *WORK, "--no-enable-prefix-caching", "--json").json
     swap = simulate(*SMALL, *WORK, "--no-enable-prefix-caching", "--preemption", "swap", "--json").json

@@ -3,8 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from octavo.core.errors import ContextLengthError, RequestError
-from octavo.core.events import Admitted, Finished, PoolState, Refused
+from octavo.core.config import SchedulerConfig
+from octavo.core.errors import ConfigError, ContextLengthError, RequestError
+from octavo.core.events import Admitted, Finished, PoolState, Preempted, Refused
 from octavo.core.plan import FinishReason, StepPlan, StepResult
 from octavo.scheduling.audit import audit
 from scheduler_helpers import Bench, events, ran
@@ -194,6 +195,56 @@ def test_the_watermark_holds_admission_back_unless_nothing_runs() -> None:
     bench.add("b", 1)
     assert bench.step().request_ids == ("a",)
     assert bench.step().request_ids == ("a",)
+
+
+def test_headroom_grows_with_what_runs() -> None:
+    bench = Bench(12, headroom_tokens=6)
+    for name in ("a", "b", "c"):
+        bench.add(name, 15)
+    bench.add("d", 1)
+    # 12 blocks of 4: a has 4 and is owed 6 tokens, so 2 blocks stay free beside b's 4; with two of them it is 3.
+    assert bench.step().request_ids == ("a", "b")
+    assert bench.scheduler.pool_state.free == 4, "c's 4 blocks would leave none of 3"
+    assert bench.step().request_ids == ("a", "b"), "d is behind c"
+
+
+def test_headroom_is_at_least_the_watermark_and_nothing_where_nothing_runs() -> None:
+    bench = Bench(12, headroom_tokens=6, watermark_blocks=5)
+    for name in ("a", "b"):
+        bench.add(name, 15)
+    assert bench.step().request_ids == ("a",), "4 of the 8 free ones would leave less than 5"
+    bench = Bench(5, headroom_tokens=500)
+    bench.add("a", 16)
+    assert bench.step().request_ids == ("a",)
+
+
+def test_who_has_all_its_memory_needs_no_headroom() -> None:
+    bench = Bench(8, headroom_tokens=100, allocator="reserved")
+    for name in ("a", "b"):
+        bench.add(name, 8, 8)
+    assert bench.step().request_ids == ("a", "b")
+
+
+def test_headroom_spares_preemptions() -> None:
+    """A queue that is never empty: with a block for everyone who runs, less is thrown out and computed again."""
+
+    def run(headroom: int) -> tuple[int, int]:
+        bench = Bench(40, rows=12, headroom_tokens=headroom, length=14)
+        for number in range(120):
+            bench.add(f"r{number}", 5 + number % 7)
+        records = bench.drain()
+        computed = sum(int(record.plan.scheduled.sum()) for record in records)
+        return sum(len(events(record, Preempted)) for record in records), computed
+
+    (preempted, computed), (preempted_with, computed_with) = run(0), run(4)
+    assert preempted > 2 * preempted_with > 0
+    assert computed_with < 0.9 * computed
+
+
+def test_a_negative_headroom_is_refused() -> None:
+    with pytest.raises(ConfigError, match="headroom is -1 tokens") as caught:
+        SchedulerConfig(headroom_tokens=-1)
+    assert caught.value.param == "--headroom-tokens"
 
 
 def test_priority_goes_before_arrival() -> None:
