@@ -14,7 +14,7 @@ from lab_process import running_lab
 from lab_recordings import HOSTILE, write_recording
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Page, Route
 
 OpenPage = Callable[..., Any]
 WIDE, NARROW = (1280, 900), (390, 844)
@@ -215,6 +215,23 @@ def test_two_maps_show_the_same_requests(lab: str, open_page: OpenPage) -> None:
     page.select_option("#lab-compare", "none")
     page.wait_for_function("() => document.querySelectorAll('.lab-side').length === 1")
     assert page.locator("table.lab-figures").first.locator("thead th").count() == 2
+
+
+def test_what_was_on_its_way_when_a_run_was_paused_is_in_the_address(lab: str, open_page: OpenPage) -> None:
+    page = open_page(f"{lab}/#lab?step=0")
+    page.wait_for_selector(".lab-player[data-step='0'] .lab-side")
+    page.select_option("#lab-speed", "500")
+    held: list[Route] = []
+    page.route("**/frames?*", lambda route: held.append(route))
+    with page.expect_request("**/frames?*"):
+        page.click("text='Play'")
+    page.click("text='Pause'")
+    page.wait_for_selector(".lab-player[data-playing='false']")
+    for route in held:
+        route.continue_()
+    page.wait_for_function("() => Number(document.querySelector('.lab-player').dataset.step) > 0")
+    step = page.get_attribute(".lab-player", "data-step")
+    page.wait_for_function(f"() => location.hash.includes('step={step}&')", timeout=5_000)
 
 
 def test_a_run_plays_steps_and_changes_its_speed(lab: str, open_page: OpenPage) -> None:

@@ -54,7 +54,7 @@ def test_a_crowd_at_sigterm(model: str, grace: str) -> None:
     assert set(ends) <= {"length", "abort", "503", "no connection"}
     if grace == "20":
         assert ends["abort"] == 0
-    (stopped,) = re.findall(r"Stopped after (\d+) requests", server.output)
+    (stopped,) = re.findall(r"Stopped after (\d+) requests?", server.output)
     assert int(stopped) == ends["length"] + ends["abort"], "whose request was taken is told how it ended"
 
 

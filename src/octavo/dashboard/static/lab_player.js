@@ -218,7 +218,7 @@ export function playerView({ server, onMove, complain, steps }) {
       onMove({ step, done: false });
       await new Promise((wake) => setTimeout(wake, Math.max(0, every - (performance.now() - began))));
     }
-    if (ended) onMove({ step, done: true });
+    onMove({ step: heading(), done: true }); // also after a pause: a piece that was on its way has come since
   }
 
   /** The step that is shown once all that was asked for has come. */
