@@ -74,7 +74,7 @@ private:
 
     void add_heads(AttentionItem item, std::int64_t cost) {
         const bool cut = item.queries == 1 && item.segment_end > 1 && cost > cost_most_;
-        const std::int64_t fit = std::max(1, item_rows_max(args_.heads) / (item.queries * group_));
+        const std::int64_t fit = std::clamp(item_rows_max(args_.heads) / (item.queries * group_), 1, kv_heads_);
         // A long context is cut between segments before it is cut between heads: the heads of a block lie side by side.
         const std::int64_t least = cut ? head_cost_of(segment_tokens_, 1) : cost;
         const auto heads = static_cast<std::int32_t>(std::clamp<std::int64_t>(cost_most_ / least, 1, fit));
