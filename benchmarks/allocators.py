@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The article's headline, measured: the real engine on contiguous reservations and on blocks, same pool, same requests.
 
-    python benchmarks/allocators.py                     about 8 minutes; the machine should have nothing else to do
+    python benchmarks/allocators.py                     8 minutes with AVX-512, half an hour with AVX2; run nothing else
     python benchmarks/allocators.py --plot FILE.svg     and the plot in the README (needs matplotlib)
     python benchmarks/allocators.py --without-headroom     and blocks once more, given out to the last one at admission
 
