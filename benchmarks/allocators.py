@@ -24,8 +24,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from fidelity import Relay
-from fidelity import lengths as drawn_lengths
+from fidelity_runs import Relay
+from fidelity_runs import lengths as drawn_lengths
 from octavo.core.config import HEADROOM_TOKENS, CacheConfig
 from octavo.core.machine import usable_cores
 from octavo.core.plan import FinishReason

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lab_process import running_lab
 from server_process import ServerProcess, serving
 
 if TYPE_CHECKING:
@@ -130,3 +131,10 @@ def live(_live: ServerProcess) -> Iterator[ServerProcess]:
     _live.post("/reset_prefix_cache", {})
     yield _live
     _live.wait_until_idle(30)
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[str]:
+    """The address of a lab without a recording."""
+    with running_lab() as url:
+        yield url

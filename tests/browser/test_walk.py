@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lab_process import running_lab
 from octavo.dashboard.walk import stops
 
 if TYPE_CHECKING:
@@ -16,12 +15,6 @@ if TYPE_CHECKING:
 
 OpenPage = Callable[..., Any]
 STOPS = stops()["stops"]
-
-
-@pytest.fixture(scope="module")
-def lab() -> Iterator[str]:
-    with running_lab() as url:
-        yield url
 
 
 def at_stop(page: Page, number: int) -> None:
