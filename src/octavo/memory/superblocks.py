@@ -28,8 +28,8 @@ from octavo.memory.open_blocks import OpenBlocks, WholeSuperblocks
 SHARE = 8
 """One of so many blocks of the pool is little. A superblock is no more, and no more is cached and open beyond what is
 asked for at once; where less is left, it is scarce."""
-MANY = 12
-"""Superblocks from which on arrays are quicker than plain numbers."""
+FEW = 12
+"""Rows, or superblocks, up to which plain numbers are quicker than as many arrays."""
 
 
 def superblock_blocks(tokens: int, block_size: int, num_blocks: int) -> int:
@@ -90,7 +90,7 @@ class SuperblockPool(BlockPool):
         return blocks
 
     def acquire_few(self, after: list[int]) -> list[int] | None:
-        """``acquire_each`` for few rows: a few numbers are quicker than as many arrays, up to about a dozen."""
+        """``acquire_each`` for at most ``FEW`` rows."""
         count = len(after)
         if count > self.free + self.old and not self._open_enough(count):
             return None
@@ -155,7 +155,7 @@ class SuperblockPool(BlockPool):
         while len(found) < count:
             left = count - len(found)
             starts = (
-                self._whole.pop_few(left) if left <= MANY else (self._whole.pop(left) << self._shift).tolist()
+                self._whole.pop_few(left) if left <= FEW else (self._whole.pop(left) << self._shift).tolist()
             )
             for start in starts:
                 flags[start] = 0
