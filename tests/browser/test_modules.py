@@ -52,6 +52,12 @@ REMEMBER = """async ([frames, secondsMax, bytesMax]) => {
            span: state.time - history.pointAt(history.first).time, points: history.figures.points.length };
 }"""
 
+PAINTED = """async () => {
+  const { mapColours, themeColour } = await import('/static/palette.js');
+  return [mapColours().back, themeColour('--line')];
+}"""
+"""The map's back as a pixel, 0xAABBGGRR, and the plots' lines."""
+
 
 def made(steps: int, **settings: Any) -> tuple[list[str], Run]:
     """Frames of a busy run with sharing, preemptions and evictions."""
@@ -126,6 +132,26 @@ def test_the_theme_is_chosen_and_remembered(page: Page) -> None:
     assert page.inner_text("#theme") == "Theme: dark" and page.evaluate(back) != light
     page.reload()
     assert page.inner_text("#theme") == "Theme: dark" and page.evaluate(back) != light
+
+
+@pytest.mark.parametrize("system", ["light", "dark"])
+def test_what_scripts_paint_follows_the_theme(live: ServerProcess, open_page: OpenPage, system: str) -> None:
+    page = open_page(live.url, theme=system)
+
+    def painted() -> list[object]:
+        found: list[object] = page.evaluate(PAINTED)
+        return found
+
+    light, dark = [0xFF_FFFFFF, "rgb(214, 221, 228)"], [0xFF_2A2118, "rgb(52, 66, 79)"]
+    shown = {"light": light, "dark": dark}
+    assert painted() == shown[system]
+    for chosen in ("light", "dark"):
+        page.click("#theme")
+        assert page.inner_text("#theme") == f"Theme: {chosen}" and painted() == shown[chosen]
+    page.click("#theme")
+    other = "light" if system == "dark" else "dark"
+    page.emulate_media(color_scheme=other)  # type: ignore[arg-type]
+    assert page.inner_text("#theme") == "Theme: as the system" and painted() == shown[other]
 
 
 def test_tabs_are_walked_with_arrow_keys(page: Page) -> None:

@@ -17,14 +17,22 @@ export function lookName(number) {
   return PATTERNS[pattern] === "solid" ? HUE_NAMES[hue] : `${HUE_NAMES[hue]}, ${PATTERNS[pattern]}`;
 }
 
+// The style sheet's variables that scripts paint with. Registered as colours, so that what is read is a colour, too, and
+// not the choice between a light and a dark one.
+for (const name of ["--ink", "--ink-soft", "--line", "--map-back", "--map-free", "--map-cached", "--map-live", "--map-mark"]) {
+  CSS.registerProperty({ name, syntax: "<color>", inherits: true, initialValue: "black" });
+}
+
+/** A variable of the style sheet as it is now, "rgb(1, 2, 3)". */
+export const themeColour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name);
+
 const parse = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
 const pack = ([r, g, b]) => ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
 const blend = (a, b, share) => a.map((value, i) => Math.round(value + (b[i] - value) * share));
 
 /** Colours for `PoolMap` as 32-bit pixels, from the style sheet's variables. */
 export function mapColours() {
-  const style = getComputedStyle(document.documentElement);
-  const named = (name) => parse(style.getPropertyValue(name).trim());
+  const named = (name) => themeColour(name).match(/\d+/g).map(Number);
   const back = named("--map-back"), free = named("--map-free"), cached = named("--map-cached"), ink = named("--ink");
   const hues = HUES.map(parse);
   return {

@@ -1,7 +1,7 @@
 // Plots by uPlot, which is installed from npm when the page is built; where it is absent every plot is its table alone.
 
 import { fill, h, short } from "./dom.js";
-import { HUES } from "./palette.js";
+import { HUES, themeColour } from "./palette.js";
 import { config } from "./server.js";
 
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [4, 2], [12, 6]];
@@ -22,8 +22,6 @@ async function load() {
 
 /** Whether plots can be drawn. */
 export const plotsAvailable = () => library().then((found) => found !== null);
-
-const variable = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 /**
  * Lines over one axis. `series`: [{label, colour?, dash?}], colours and dashes by place unless given; `x`: {label, format?};
@@ -64,7 +62,7 @@ export function plot({ title, sentence = "", series, x = { label: "" }, unit = "
   }
 
   function options(UPlot) {
-    const axis = { stroke: () => variable("--ink-soft"), grid: { stroke: () => variable("--line"), width: 1 }, ticks: { show: false } };
+    const axis = { stroke: () => themeColour("--ink-soft"), grid: { stroke: () => themeColour("--line"), width: 1 }, ticks: { show: false } };
     return {
       width: Math.max(200, place.clientWidth),
       height,
@@ -97,7 +95,7 @@ export function plot({ title, sentence = "", series, x = { label: "" }, unit = "
     if (marked === null) return;
     const at = Math.round(u.valToPos(marked, "x", true));
     u.ctx.save();
-    u.ctx.strokeStyle = variable("--map-mark");
+    u.ctx.strokeStyle = themeColour("--map-mark");
     u.ctx.lineWidth = 2;
     u.ctx.beginPath();
     u.ctx.moveTo(at, u.bbox.top);
