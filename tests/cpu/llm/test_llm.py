@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -256,3 +257,48 @@ def test_ctrl_c_waits_for_the_step_and_frees_everything(llm: LLM) -> None:
     nothing_leaks(llm)
     (whole,) = llm.generate([[5, 6, 7]], GREEDY, use_tqdm=False)
     assert len(whole.outputs[0].token_ids) == 12
+
+
+def in_each_step(llm: LLM, act: Callable[[], object]) -> None:
+    executor = llm.session.engine.executor
+    submit = executor.submit
+
+    def submit_too(plan: StepPlan) -> object:
+        act()
+        return submit(plan)
+
+    executor.submit = submit_too  # type: ignore[method-assign]
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_ctrl_c_goes_to_the_callers_latest_handler(llm: LLM) -> None:
+    session = llm.session
+    completion = session.add(session.prepare([5, 6, 7], GREEDY))
+    in_each_step(llm, lambda: signal.raise_signal(signal.SIGINT))
+    heard: list[tuple[str, int]] = []
+    for name in ("first", "second"):
+
+        def handler(number: int, frame: object, name: str = name) -> None:
+            heard.append((name, len(completion.token_ids)))
+
+        signal.signal(signal.SIGINT, handler)
+        session.step()
+        assert signal.getsignal(signal.SIGINT) is handler
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    session.step()
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    assert heard == [("first", 1), ("second", 2)], "each after its step"
+    session.abort([completion])
+    nothing_leaks(llm)
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_steps_of_another_thread_hold_nothing_back(llm: LLM) -> None:
+    session = llm.session
+    completion = session.add(session.prepare([5, 6, 7], GREEDY))
+    handler, seen = signal.getsignal(signal.SIGINT), []
+    in_each_step(llm, lambda: seen.append(signal.getsignal(signal.SIGINT)))
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(session.run, [completion]).result()
+    assert len(seen) == 12 and set(seen) == {handler}
+    nothing_leaks(llm)
