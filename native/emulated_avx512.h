@@ -1,4 +1,4 @@
-// The AVX-512 intrinsics that kernels use (and AVX-VNNI's), written in AVX2, to test those paths on a machine without them:
+// The AVX-512 intrinsics that kernels use (and AVX-VNNI's and AMX's), written in AVX2, to test those paths on a machine without them:
 // -DOCTAVO_EMULATE_AVX512=ON includes this file before their kernels (CMakeLists.txt). Slow, and never shipped.
 //
 // The names are those of <immintrin.h>, in the kernels' namespace, where a call finds them first. One that is missing here
@@ -203,6 +203,70 @@ OCTAVO_CALLED __m512 _mm512_dpbf16_ps(__m512 sum, __m512bh a, __m512bh b) {
 OCTAVO_CALLED __m512i _mm512_dpbusd_epi32(__m512i sum, __m512i a, __m512i b) {
     return (__m512i)add_quads<SignedWords>((Words)sum, (Words)a, (Words)b);
 }
+
+#if defined(OCTAVO_PATH_AVX512_AMX)
+// AMX. GCC's own are macros.
+#undef _tile_loadd
+#undef _tile_stored
+#undef _tile_zero
+#undef _tile_dpbf16ps
+
+struct TileRegister {
+    int rows, row_bytes;  // 0 before shapes are loaded
+    alignas(64) char data[16][64];
+};
+thread_local TileRegister tile_registers[8];
+
+inline void trap_unless(bool allowed) {
+    if (!allowed) __builtin_trap();
+}
+inline void _tile_release() { __builtin_memset(tile_registers, 0, sizeof tile_registers); }
+OCTAVO_CALLED void _tile_loadconfig(const void* config) {
+    const auto* bytes = static_cast<const unsigned char*>(config);
+    _tile_release();
+    for (int i = 0; i < 16; ++i) {
+        const int row_bytes = bytes[16 + 2 * i] | bytes[17 + 2 * i] << 8, rows = bytes[48 + i];
+        trap_unless(bytes[0] == 1 && bytes[1] == 0 && rows <= 16 && row_bytes <= 64 && (i < 8 || rows + row_bytes == 0));
+        if (i < 8) tile_registers[i].rows = rows, tile_registers[i].row_bytes = row_bytes;
+    }
+}
+OCTAVO_CALLED void _tile_zero(int tile) {
+    trap_unless(tile_registers[tile].rows > 0);
+    __builtin_memset(tile_registers[tile].data, 0, sizeof tile_registers[tile].data);
+}
+OCTAVO_CALLED void _tile_loadd(int tile, const void* from, std::int64_t stride) {
+    TileRegister& to = tile_registers[tile];
+    _tile_zero(tile);
+    for (int row = 0; row < to.rows; ++row)
+        __builtin_memcpy(to.data[row], static_cast<const char*>(from) + row * stride, to.row_bytes);
+}
+OCTAVO_CALLED void _tile_stored(int tile, void* to, std::int64_t stride) {
+    const TileRegister& from = tile_registers[tile];
+    trap_unless(from.rows > 0);
+    for (int row = 0; row < from.rows; ++row)
+        __builtin_memcpy(static_cast<char*>(to) + row * stride, from.data[row], from.row_bytes);
+}
+// A row at a time: even and odd products in sums of their own, in order; then both together, and to the accumulator.
+OCTAVO_CALLED void _tile_dpbf16ps(int sums, int left, int right) {
+    TileRegister &c = tile_registers[sums], &a = tile_registers[left], &b = tile_registers[right];
+    trap_unless(c.rows > 0 && c.rows == a.rows && c.row_bytes == b.row_bytes && a.row_bytes == 4 * b.rows);
+    for (int row = 0; row < c.rows; ++row) {
+        __m512 even = {}, odd = {};
+        for (int pair = 0; pair < b.rows; ++pair) {
+            const auto y = load_bytes<Words>(b.data[pair]);
+            const Words x = Words{} + load_bytes<std::uint32_t>(a.data[row] + 4 * pair);
+            const auto step = [](Words p, Words q, __m512 total) __attribute__((always_inline)) {
+                return (__m512)flushed((Words)_mm512_fmadd_ps((__m512)flushed(p), (__m512)flushed(q), total));
+            };
+            even = step(x << 16, y << 16, even);
+            odd = step(x & 0xffff0000, y & 0xffff0000, odd);
+        }
+        const __m512 both_sums = (__m512)flushed((Words)(even + odd));
+        const auto total = (__m512)flushed((Words)(load_bytes<__m512>(c.data[row]) + both_sums));
+        __builtin_memcpy(c.data[row], &total, sizeof total);
+    }
+}
+#endif
 
 #elif defined(OCTAVO_PATH_AVX2_VNNI)
 

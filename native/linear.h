@@ -77,5 +77,6 @@ extern const LinearKernels linear_f32_kernels, linear_bf16_kernels;
 extern const LinearKernels linear_widened_bf16_kernels;  // multiply-adds on float32 instead of vdpbf16ps
 extern const QuantisedKernels quantised_kernels;
 }  // namespace avx512_bf16
+namespace avx512_amx { extern const LinearKernels linear_bf16_kernels; }
 
 }  // namespace octavo

@@ -1,7 +1,8 @@
 // From a format's tiles to its two kernels. Included by kernel files only (see path.h).
 //
 // A ``Format`` has the sizes of ``LinearKernels`` as constants, ``pack`` for a row block, and ``tile(rows, wide)``. It may
-// have ``pass_bytes``: so many bytes of packed rows are multiplied with all of a call's panels before the next rows are.
+// have ``pass_bytes``: so many bytes of packed rows are multiplied with all of a call's panels before the next rows are;
+// and ``finish``, called when a thread has done its panels.
 #pragma once
 
 #include "linear.h"
@@ -79,6 +80,7 @@ void multiply(const LinearArgs& args, std::int64_t begin, std::int64_t end) {
         const std::int64_t first_block = passes.begin(pass);
         multiply_pass<Format>(args, blocks, first_block, first_block + passes.rows(pass), begin, end);
     }
+    if constexpr (requires { Format::finish(); }) Format::finish();
 }
 
 template <class Format>

@@ -1,7 +1,9 @@
 // The linear kernels of one path for plain weights (compiled once per path, see path.h).
 #include "linear_driver.h"
 
-#if defined(OCTAVO_PATH_AVX512_BF16)
+#if defined(OCTAVO_PATH_AVX512_AMX)
+#include "linear_tiles_amx.h"
+#elif defined(OCTAVO_PATH_AVX512_BF16)
 #include "linear_tiles_avx512.h"
 #elif defined(OCTAVO_PATH_AVX2)
 #include "linear_tiles_avx2.h"
@@ -33,12 +35,25 @@ struct Plain : Tiles {
     }
 };
 
+#if defined(OCTAVO_PATH_AVX512_AMX)
+// Of the sizes, those that depend on the registers are others.
+struct Amx : Plain<TileBF16> {
+    static constexpr std::int64_t max_rows = TileBF16::max_rows, few_rows = TileBF16::few_rows,
+                                  few_rows_panels = TileBF16::few_rows_panels;
+    static TileFunction tile(int rows, bool wide) { return TileBF16::tile(rows, wide); }
+};
+#endif
+
 }  // namespace
 
+#if defined(OCTAVO_PATH_AVX512_AMX)
+extern const LinearKernels linear_bf16_kernels = kernels_of<Amx>(2, 0);
+#else
 extern const LinearKernels linear_f32_kernels = kernels_of<Plain<F32>>(1, 0);
 extern const LinearKernels linear_bf16_kernels = kernels_of<Plain<BF16>>(2, 0);
 #if defined(OCTAVO_PATH_AVX512_BF16)
 extern const LinearKernels linear_widened_bf16_kernels = kernels_of<Plain<WidenedBF16>>(2, 0);
+#endif
 #endif
 
 }  // namespace octavo::OCTAVO_PATH

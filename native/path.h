@@ -7,8 +7,9 @@
 #pragma once
 
 #if !defined(OCTAVO_PATH)
-#error "compile kernel files with -DOCTAVO_PATH=<portable|avx2|avx2_vnni|avx512_bf16>"
+#error "compile kernel files with -DOCTAVO_PATH=<portable|avx2|avx2_vnni|avx512_bf16|avx512_amx>"
 #endif
 
 // Exactly one of OCTAVO_PATH_PORTABLE, OCTAVO_PATH_AVX2, OCTAVO_PATH_AVX512_BF16 and (for quantised_kernels.cpp alone)
-// OCTAVO_PATH_AVX2_VNNI is defined as well.
+// OCTAVO_PATH_AVX2_VNNI is defined as well. Kernels that AMX replaces are compiled with OCTAVO_PATH_AVX512_AMX beside
+// OCTAVO_PATH_AVX512_BF16.

@@ -1,5 +1,6 @@
 #include "paths.h"
 
+#include "amx.h"
 #include "attention.h"
 
 namespace octavo {
@@ -32,19 +33,32 @@ const LinearKernels& best_linear_bf16() {
     return __builtin_cpu_is("intel") ? avx512_bf16::linear_widened_bf16_kernels : avx512_bf16::linear_bf16_kernels;
 }
 
-Path avx512_bf16_path(const char* name, bool variant, const LinearKernels& linear_bf16) {
+Path avx512_path(const char* name, bool variant, bool (*supported)(), const LinearKernels& linear_bf16,
+                 const ProbeKernels& probe) {
     return {name,
             variant,
-            has_avx512_bf16,
+            supported,
             avx512_bf16::linear_f32_kernels,
             linear_bf16,
             avx512_bf16::quantised_kernels,
             avx512_bf16::decode_kernels,
             avx512_bf16::elementwise_kernels,
             avx512_bf16::sampling_kernels,
-            avx512_bf16::probe_kernels,
+            probe,
             avx512_bf16::attention_kernels};
 }
+
+Path avx512_bf16_path(const char* name, bool variant, const LinearKernels& linear_bf16) {
+    return avx512_path(name, variant, has_avx512_bf16, linear_bf16, avx512_bf16::probe_kernels);
+}
+
+#if defined(OCTAVO_AMX)
+// Asked once: the answer may start with a question to the system.
+bool has_avx512_amx() {
+    static const bool has = has_avx512_bf16() && may_use_amx() && multiplies_exactly(avx512_amx::linear_bf16_kernels);
+    return has;
+}
+#endif
 
 // vpdpbusd with 256-bit registers, on processors that have it without AVX-512. Its sums are the same integers.
 #if defined(OCTAVO_EMULATE_AVX512)
@@ -74,6 +88,9 @@ Path avx2_path(const char* name, bool variant, bool (*supported)(), const Quanti
 #endif
 
 const Path kPaths[] = {
+#if defined(OCTAVO_AMX)
+    avx512_path("avx512_amx", false, has_avx512_amx, avx512_amx::linear_bf16_kernels, avx512_amx::probe_kernels),
+#endif
 #if defined(__x86_64__)
     avx512_bf16_path("avx512_bf16", false, best_linear_bf16()),
     avx2_path("avx2", false, has_avx2, has_avx2_vnni() ? avx2_vnni::quantised_kernels : avx2::quantised_kernels),

@@ -1,4 +1,4 @@
-// The instruction paths, each one struct of function tables. A new path (AMX, SVE) is one more entry in paths.cpp.
+// The instruction paths, each one struct of function tables. A new path (SVE) is one more entry in paths.cpp.
 #pragma once
 
 #include <span>

@@ -19,5 +19,6 @@ struct ProbeKernels {
 namespace portable { extern const ProbeKernels probe_kernels; }
 namespace avx2 { extern const ProbeKernels probe_kernels; }
 namespace avx512_bf16 { extern const ProbeKernels probe_kernels; }
+namespace avx512_amx { extern const ProbeKernels probe_kernels; }
 
 }  // namespace octavo

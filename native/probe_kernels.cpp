@@ -6,6 +6,9 @@
 #if defined(OCTAVO_PATH_AVX512_BF16) || defined(OCTAVO_PATH_AVX2)
 #include <immintrin.h>
 #endif
+#if defined(OCTAVO_PATH_AVX512_AMX)
+#include "amx_registers.h"
+#endif
 
 namespace octavo::OCTAVO_PATH {
 namespace {
@@ -49,6 +52,20 @@ double multiply_f32(std::int64_t rounds, float* sink) {
     return static_cast<double>(rounds) * 12 * 16 * 2;
 }
 
+#if defined(OCTAVO_PATH_AVX512_AMX)
+// As the linear layers' kernel uses the registers: every operand twice.
+double multiply_bf16(std::int64_t rounds, float*) {
+    shape_tiles<2 * kTileRows>();
+    for (std::int64_t i = 0; i < rounds; ++i) {
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    release_tiles();
+    return static_cast<double>(rounds) * 4 * kTileRows * kTileRows * (kTileRowBytes / 2) * 2;
+}
+#else
 double multiply_bf16(std::int64_t rounds, float* sink) {
     __m512 sum[12];
     for (auto& s : sum) s = _mm512_set1_ps(1.0f);
@@ -57,6 +74,7 @@ double multiply_bf16(std::int64_t rounds, float* sink) {
     for (auto& s : sum) *sink += _mm512_cvtss_f32(s);
     return static_cast<double>(rounds) * 12 * 32 * 2;
 }
+#endif
 
 double multiply_int8(std::int64_t rounds, float* sink) {
     __m512i sum[12];

@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 def available_paths(variants: bool = False) -> list[str]:
-    """Instruction paths this machine can run, best first, out of avx512_bf16, avx2, portable.
+    """Instruction paths this machine can run, best first, out of avx512_amx, avx512_bf16, avx2, portable.
 
     ``variants`` adds names for tests and measurements: avx512_bf16_dot and avx512_bf16_widened are the two kernels for
     bf16 weights of which avx512_bf16 takes the one that suits the processor (AMD, Intel); avx2_maddubs and avx2_vnni
-    the two for quantised weights of which avx2 takes the one that is there.
+    the two for quantised weights of which avx2 takes the one that is there. avx512_amx is avx512_bf16 but for linear
+    layers of bf16 weights.
     """
 
 class NotFiniteError(ValueError):

@@ -224,7 +224,7 @@ MACHINE_FLAGS: Flags = (
     click.option(
         "--cpu-path",
         "path",
-        type=click.Choice(["avx512_bf16", "avx2", "portable"]),
+        type=click.Choice(["avx512_amx", "avx512_bf16", "avx2", "portable"]),
         help="Instruction path. Default: the best that this machine has.",
     ),
     click.option(

@@ -61,7 +61,7 @@ class EngineOptions:
     threads: int | None = None
     """Threads of the native part; None is one a usable core."""
     path: str | None = None
-    """Instruction path (avx512_bf16, avx2, portable); None is the best this machine has."""
+    """Instruction path (avx512_amx, avx512_bf16, avx2, portable); None is the best this machine has."""
     seed: int | None = None
     """Seeds of requests that name none are drawn from this one; None draws it from the system."""
 
