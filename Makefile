@@ -65,7 +65,7 @@ inspect: model  ## Sizes of the embedded model
 	@$(BIN)/octavo inspect $(ARGS)
 
 test: model browser  ## Every test that needs no GPU and no PyTorch
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
 $(EMULATED)/.installed $(SANITIZED)/.installed: %/.installed: pyproject.toml $(NATIVE)
 	test -x $*/bin/python || $(PYTHON) -m venv $*

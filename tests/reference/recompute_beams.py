@@ -9,9 +9,12 @@ Needs what ``recompute.py`` needs. Diverse groups are not here: transformers 5 k
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import os
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -68,16 +71,17 @@ def all_answers() -> dict[str, Any]:
         model = transformers.AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.float32, attn_implementation="eager"
         ).eval()
-        for name in NAMES:
-            prompt = tokenised(tokenizer, PROMPTS[name])
-            found[name] = {
-                "prompt_token_ids": prompt,
-                **{
-                    setting: searched(model, prompt, settings, list(loaded.eos_token_ids))
-                    for setting, settings in SETTINGS.items()
-                },
-            }
-            print(f"{name}: {tokenizer.decode(found[name]['plain']['token_ids'][0])!r}", file=sys.stderr)
+        prompts = {name: tokenised(tokenizer, PROMPTS[name]) for name in NAMES}
+        cases = list(itertools.product(prompts, SETTINGS))
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # one search a thread: each sum keeps its order
+            searches = pool.map(
+                lambda case: searched(model, prompts[case[0]], SETTINGS[case[1]], list(loaded.eos_token_ids)),
+                cases,
+            )
+            answers = dict(zip(cases, searches, strict=True))
+    for name, prompt in prompts.items():
+        print(f"{name}: {tokenizer.decode(answers[name, 'plain']['token_ids'][0])!r}", file=sys.stderr)
+        found[name] = {"prompt_token_ids": prompt, **{setting: answers[name, setting] for setting in SETTINGS}}
     return found
 
 
