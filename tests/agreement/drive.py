@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 import numpy as np
 from agreement_cases import Case
+from msgspec import structs, to_builtins
 
 from octavo.core.errors import RequestError
 from octavo.core.events import Finished, StepRecord
@@ -69,9 +70,9 @@ class Watched:
                 "request_ids": record.request_ids,
                 "sampled": result.token_ids.tolist(),
                 "finished": record.finished.tolist(),
-                "events": [(type(event).__name__, asdict(event)) for event in record.events],
-                "pool": asdict(record.pool),
-                "waste": asdict(record.waste),
+                "events": [(type(event).__name__, to_builtins(event)) for event in record.events],
+                "pool": to_builtins(record.pool),
+                "waste": to_builtins(record.waste),
                 "queue": (record.running, record.waiting),
             }
         )
@@ -177,7 +178,7 @@ class Answering:
                 # A beam that the real run never had is a difference, which its own tokens will show.
                 candidates[row] = self._found.get(self._outputs.beam(row), result.candidates[row])
                 tokens.append(int(candidates[row].token_ids[0]))
-        return replace(result, token_ids=np.array(tokens, np.int32), candidates=candidates)
+        return structs.replace(result, token_ids=np.array(tokens, np.int32), candidates=candidates)
 
 
 def run_simulated(

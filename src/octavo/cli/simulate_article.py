@@ -8,6 +8,7 @@ from dataclasses import asdict, fields, replace
 from typing import Any
 
 import click
+from msgspec import structs
 
 from octavo.cli.simulate_output import make_log, open_csv, require_plotting, table, write_csv, write_plot
 from octavo.cli.sweep import over_cores
@@ -158,7 +159,7 @@ def _one_run(flags: dict[str, Any]) -> None:
                     "preset": "article",
                     "settings": asdict(settings),
                     "figures": asdict(figures),
-                    "first_blocked": None if blocked is None else asdict(blocked),
+                    "first_blocked": None if blocked is None else structs.asdict(blocked),
                     "rows": rows,
                 }
             )

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from octavo.core.plan import FinishReason, StepPlan, StepResult
 
 
-@dataclass(frozen=True, slots=True)
-class PoolState:
+class PoolState(Struct, frozen=True):
     """live + cached + free == total, after every step."""
 
     live: int
@@ -23,8 +21,7 @@ class PoolState:
         return self.live + self.cached + self.free
 
 
-@dataclass(frozen=True, slots=True)
-class TierState:
+class TierState(Struct, frozen=True):
     """held + spilled + free == total, after every step: blocks of the second tier."""
 
     held: int
@@ -38,8 +35,7 @@ class TierState:
         return self.held + self.spilled + self.free
 
 
-@dataclass(frozen=True, slots=True)
-class Waste:
+class Waste(Struct, frozen=True):
     """Slots that are held and hold no token, by cause (Kwon et al. 2023, section 3.1), and the ones that do."""
 
     written: int
@@ -52,8 +48,7 @@ class Waste:
     """Free slots that the head of the queue cannot use although enough are free."""
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
+class Admitted(Struct, frozen=True):
     request_id: str
     row: int
     prompt_tokens: int
@@ -66,8 +61,7 @@ class Admitted:
     """Those of the cached tokens that come from the second tier."""
 
 
-@dataclass(frozen=True, slots=True)
-class Preempted:
+class Preempted(Struct, frozen=True):
     """``requester`` needed a block; ``request_id``, the victim, lost its row."""
 
     request_id: str
@@ -83,16 +77,14 @@ class Preempted:
     """Tokens whose keys and values wait in the second tier (swap); none of these is to recompute."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """The request can never fit and was not queued."""
 
     request_id: str
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Blocked:
+class Blocked(Struct, frozen=True):
     """The head of the queue did not fit although enough slots were free: external fragmentation."""
 
     request_id: str
@@ -102,23 +94,20 @@ class Blocked:
     largest_run: int
 
 
-@dataclass(frozen=True, slots=True)
-class Evicted:
+class Evicted(Struct, frozen=True):
     """Cached blocks lost their content to make room in this step."""
 
     blocks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Spilled:
+class Spilled(Struct, frozen=True):
     """Content of evicted blocks went to the second tier in this step."""
 
     blocks: tuple[int, ...]
     """Blocks of the pool, as in ``Evicted``; those that the tier had from before are not copied again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Damaged:
+class Damaged(Struct, frozen=True):
     """Blocks of the second tier were not what had been written to them: a request computes these tokens again."""
 
     request_id: str
@@ -126,8 +115,7 @@ class Damaged:
     """Of those that its ``Admitted`` told as loaded."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(Struct, frozen=True):
     request_id: str
     reason: FinishReason
     prompt_tokens: int
@@ -141,8 +129,7 @@ class Finished:
     """Most distinct blocks that the answers of its request have held together until now; 0 where there is but one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Forked:
+class Forked(Struct, frozen=True):
     """A row takes over all blocks of another: one of several answers whose prompt is computed, or a beam that has two
     continuations among the best."""
 
@@ -156,8 +143,7 @@ class Forked:
     """Blocks that the row shares, the partial one too."""
 
 
-@dataclass(frozen=True, slots=True)
-class BeamAnswer:
+class BeamAnswer(Struct, frozen=True):
     """A finished beam."""
 
     token_ids: tuple[int, ...]
@@ -170,8 +156,7 @@ class BeamAnswer:
     """Whether it ended with an end token, and not by its length."""
 
 
-@dataclass(frozen=True, slots=True)
-class BeamsDecided:
+class BeamsDecided(Struct, frozen=True):
     """A beam search is over; its ``Finished`` follows."""
 
     request_id: str
@@ -179,16 +164,14 @@ class BeamsDecided:
     """As many as were asked for, best first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Copied:
+class Copied(Struct, frozen=True):
     """Blocks that several rows held were copied in this step, because one of the rows writes into them."""
 
     copies: tuple[tuple[int, int], ...]
     """(source, destination) blocks, as in the plan."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionPaused:
+class AdmissionPaused(Struct, frozen=True):
     """Preemptions came too often, so nobody is admitted for a while."""
 
     preemptions: int
@@ -198,8 +181,7 @@ class AdmissionPaused:
     waiting: int
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionResumed:
+class AdmissionResumed(Struct, frozen=True):
     """The pressure has fallen."""
 
     steps: int
@@ -224,8 +206,7 @@ RareEvent = (
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StepRecord:
+class StepRecord(Struct, frozen=True, eq=False):
     """Everything a step did. ``request_ids[i]`` is the request of ``plan.rows[i]``."""
 
     plan: StepPlan

@@ -2,15 +2,18 @@
 
 Flat arrays, so that a thousand running rows cost no thousand objects. A *row* is a line of the block table; a
 request keeps its row from admission until it ends or is preempted. R = rows in this step, T = their tokens.
+
+Here and in ``events`` values are structs: frozen as dataclasses can be, and made in a tenth of the time, which counts
+for half a dozen a step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from octavo.core.request import Request
@@ -31,8 +34,7 @@ class FinishReason(IntEnum):
     ERROR = 4
 
 
-@dataclass(frozen=True, slots=True)
-class RowStart:
+class RowStart(Struct, frozen=True):
     """A request takes a row in this step: new, or resumed after a preemption."""
 
     row: int
@@ -43,8 +45,7 @@ class RowStart:
     """Leading tokens whose keys and values the row has already: found in the pool, or shared with the row it forks."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StepPlan:
+class StepPlan(Struct, frozen=True, eq=False):
     """One step's work. Frozen: an executor may keep it, nobody may change it."""
 
     step: int
@@ -66,10 +67,10 @@ class StepPlan:
     """Rows that take a request in this step, before it runs."""
     ended: tuple[int, ...]
     """Rows that lost their request (finished, aborted, preempted) since the last plan; may be in ``started`` too."""
-    forks: NDArray[np.int32] = field(default_factory=lambda: NO_FORKS)
+    forks: NDArray[np.int32] = NO_FORKS
     """int32 [F, 2]: (parent, child) rows. The parent's prompt is complete with this step, the child shares its blocks,
     computes nothing yet, and samples its own first token from the parent's logits."""
-    transfers: NDArray[np.int32] = field(default_factory=lambda: NO_TRANSFERS)
+    transfers: NDArray[np.int32] = NO_TRANSFERS
     """int32 [M, 2]: (source, destination) blocks to copy between the pool and the second tier, in this order and before
     ``copies``. Block t of the tier has the number that follows the pool's last one by t + 1; one that is copied onto
     itself has lost its content. A row that waits for its blocks is in ``started`` now and computes in a later step."""
@@ -81,8 +82,7 @@ class StepPlan:
         return len(self.token_ids)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TokenLogprobs:
+class TokenLogprobs(Struct, frozen=True, eq=False):
     """Natural log-probabilities at one position, of the raw logits (before penalties and temperature)."""
 
     token_id: int
@@ -95,8 +95,7 @@ class TokenLogprobs:
     """float32 [k]."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Candidates:
+class Candidates(Struct, frozen=True, eq=False):
     """The likeliest next tokens of one beam, likeliest first: ``count`` of them, where the vocabulary has as many."""
 
     token_ids: NDArray[np.int32]
@@ -113,8 +112,7 @@ class Candidates:
         return max(2, 1 + ends) * width
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StepResult:
+class StepResult(Struct, frozen=True, eq=False):
     """S = number of rows whose ``samples`` is true, in the plan's order."""
 
     token_ids: NDArray[np.int32]

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from octavo.core.events import Copied, Evicted, PoolState, Preempted, RareEvent, StepRecord, Waste
@@ -255,7 +256,7 @@ class FrameSource:
         waste = self._waste if scheduler.running.count else Waste(0, 0, 0, self._waste.external)
         figures: dict[str, Any] = {
             **_counts(state),
-            **asdict(waste),
+            **structs.asdict(waste),
             "running": scheduler.running.count,
             "waiting": len(scheduler.waiting),
         }

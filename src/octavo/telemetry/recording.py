@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
+from msgspec import to_builtins
 from numpy.typing import NDArray
 
 from octavo.core.beam_params import BeamParams
@@ -151,7 +152,7 @@ class Recorder:
         if record.finished.any():
             line["finished"] = record.finished.tolist()
         if record.events:
-            line["events"] = [{"kind": type(event).__name__, **asdict(event)} for event in record.events]
+            line["events"] = [{"kind": type(event).__name__, **to_builtins(event)} for event in record.events]
         pool, waste = record.pool, record.waste
         line["pool"] = [pool.live, pool.cached, pool.free]
         line["counts"] = [record.running, record.waiting]

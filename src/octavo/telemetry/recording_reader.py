@@ -9,21 +9,17 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import numpy as np
+from msgspec import convert
 from numpy.typing import NDArray
 
 from octavo.core.beam_params import BeamParams
 from octavo.core.config import CacheConfig, SchedulerConfig
 from octavo.core.errors import OctavoError
 from octavo.core.events import (
-    BeamAnswer,
-    BeamsDecided,
-    Copied,
-    Evicted,
     Finished,
     PoolState,
     RareEvent,
     Refused,
-    Spilled,
     StepRecord,
     Waste,
 )
@@ -340,19 +336,7 @@ class _Reader:
         kind = EVENTS.get(found.get("kind", ""))
         if kind is None:
             line.complain(f"event {found.get('kind')!r} is not known")
-        values = {key: value for key, value in found.items() if key != "kind"}
-        for key in ("pool_before", "pool_after"):
-            if key in values:
-                values[key] = PoolState(**values[key])
-        if kind is Finished:
-            values["reason"] = FinishReason(values["reason"])
-        if kind is Evicted or kind is Spilled:
-            values["blocks"] = tuple(values["blocks"])
-        if kind is BeamsDecided:
-            values["answers"] = tuple(
-                BeamAnswer(**{**answer, "token_ids": tuple(answer["token_ids"])})
-                for answer in values["answers"]
-            )
-        if kind is Copied:
-            values["copies"] = tuple((source, copy) for source, copy in values["copies"])
-        return kind(**values)
+        unknown = sorted(set(found) - {"kind", *kind.__struct_fields__})
+        if unknown:
+            line.complain(f"event {kind.__name__} has no field {unknown[0]!r}")
+        return convert(found, kind)

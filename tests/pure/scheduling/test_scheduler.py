@@ -75,6 +75,16 @@ def test_a_refusal_is_told_although_nothing_runs() -> None:
 # ------------------------------------------------------------------ batching
 
 
+def test_nobody_changes_a_plan_or_a_record() -> None:
+    bench = Bench(10)
+    bench.add("a", 6, 10)
+    record = bench.step()
+    for value in (record, record.plan, record.result, record.pool, record.waste, record.events[0]):
+        name = value.__struct_fields__[0]
+        with pytest.raises(AttributeError, match="immutable"):
+            setattr(value, name, getattr(value, name))
+
+
 def test_one_request_from_door_to_end() -> None:
     bench = Bench(10)
     bench.lengths["a"] = 3

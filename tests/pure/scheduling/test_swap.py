@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from octavo.core.events import Admitted, Damaged, Finished, PoolState, Preempted, Spilled, TierState
 from octavo.core.plan import FinishReason

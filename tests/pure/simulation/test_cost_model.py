@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from octavo.core.errors import ConfigError
 from octavo.core.model_spec import ModelSpec
@@ -56,7 +57,7 @@ def test_features_of_decode_and_of_chunks() -> None:
 
 def test_rows_that_fork_cost_nothing() -> None:
     """Three tokens end a prompt of 8, two rows fork from it, and one decodes: as many tokens as rows."""
-    forking = replace(
+    forking = structs.replace(
         plan([5, 8, 8, 20], [3, 0, 0, 1], [True] * 4), forks=np.array([[0, 1], [0, 2]], np.int32)
     )
     assert features(forking) == features(plan([5, 20], [3, 1], [True, True]))
@@ -106,8 +107,8 @@ def test_transfers_take_their_time_with_tokens_and_without() -> None:
         assert more == pytest.approx(5 * one)
     fitted = FittedProfile("mine", "here", {"constant": 1.0, "transferred_blocks": 0.25}).cost_model(SPEC)
     transfers = np.array([[0, 9], [9, 1]], np.int32)
-    assert fitted.price(replace(plan([4], [1], [True]), transfers=transfers)) == pytest.approx(1.5)
-    assert fitted.price(replace(plan([], [], []), transfers=transfers)) == pytest.approx(0.5)
+    assert fitted.price(structs.replace(plan([4], [1], [True]), transfers=transfers)) == pytest.approx(1.5)
+    assert fitted.price(structs.replace(plan([], [], []), transfers=transfers)) == pytest.approx(0.5)
 
 
 def test_a_long_prefill_is_bound_by_arithmetic() -> None:

@@ -200,6 +200,14 @@ DAMAGE = [
     (3, {"sampled": [1, 2]}, 3, "2 sampled tokens for 1 rows"),
     (3, {"pool": None}, 3, "does not follow"),
     (3, {"events": [{"kind": "Vanished"}]}, 3, "event 'Vanished' is not known"),
+    (
+        3,
+        {"events": [{"kind": "Evicted", "blocks": [1], "colour": 1}]},
+        3,
+        "event Evicted has no field 'colour'",
+    ),
+    (3, {"events": [{"kind": "Evicted", "blocks": ["x"]}]}, 3, "Expected `int`, got `str`"),
+    (3, {"events": [{"kind": "Evicted"}]}, 3, "missing required field `blocks`"),
     (3, {"step": "x"}, 3, "step is 'x'"),
     (3, {"rows": [99]}, 3, "does not follow"),
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from octavo.core.events import Finished
 from octavo.core.plan import FinishReason
@@ -47,11 +48,9 @@ class Told:
     """Ends of requests without the requests: a step's record with other events in it."""
 
     def __init__(self) -> None:
-        from dataclasses import replace
-
         bench = Bench(10)
         bench.add("a", 2, 1)
-        self._record, self._replace = bench.step(), replace
+        self._record = bench.step()
         self.lines: list[str] = []
         self.sink = WorkloadLine(self.lines.append, num_blocks=1000, max_num_seqs=64)
 
@@ -59,7 +58,7 @@ class Told:
         held = -(-tokens // 16) if blocks is None else blocks
         for _ in range(count):
             event = Finished("r", FinishReason.LENGTH, tokens - 10, 10, 0, 0, held)
-            self.sink.emit(self._replace(self._record, events=(event,)), now)
+            self.sink.emit(replace(self._record, events=(event,)), now)
 
 
 def test_nothing_is_said_of_too_few() -> None:
