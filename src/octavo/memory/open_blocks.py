@@ -32,7 +32,8 @@ class OpenBlocks:
         """bool [number, size]"""
         width = min(size, 8)
         self._ones = np.dtype(f"u{width}").type(int.from_bytes(b"\1" * width, "little"))
-        self._top_byte = self._ones.dtype.type(8 * (width - 1))
+        self._narrow = np.min_scalar_type(2 * size)
+        """What holds a superblock's blocks twice, so that a difference below zero is out of range."""
         self._words = self.of[:-1].view(self._ones.dtype)
         """Each superblock, or each 8 blocks where it has more."""
         self._many = self._words.reshape(self.number, -1) if size > width else None
@@ -48,10 +49,10 @@ class OpenBlocks:
 
     def counts(self) -> NDArray[np.unsignedinteger]:
         """Unsigned [number]: open blocks of each superblock."""
-        # A product with ones adds a word's bytes up in the highest one.
-        counts: NDArray[np.unsignedinteger] = self._words * self._ones
-        counts >>= self._top_byte
-        return counts if self._many is None else counts.reshape(self.number, -1).sum(axis=1, dtype=np.uint64)
+        counts: NDArray[np.unsignedinteger] = np.bitwise_count(self._words)
+        return (
+            counts if self._many is None else counts.reshape(self.number, -1).sum(axis=1, dtype=self._narrow)
+        )
 
 
 class WholeSuperblocks:

@@ -15,7 +15,10 @@ from octavo.memory.lookups import Lookups
 from octavo.memory.offload import Offload, Swapped
 from octavo.memory.prefix_cache import HashChain, PrefixCache
 from octavo.memory.sizing import blocks_for
-from octavo.memory.superblocks import FEW, SuperblockPool
+from octavo.memory.superblocks import SuperblockPool
+
+FEW = 12
+"""Rows up to which plain numbers are quicker than as many arrays."""
 
 
 class PagedAllocator:

@@ -28,8 +28,6 @@ from octavo.memory.open_blocks import OpenBlocks, WholeSuperblocks
 SHARE = 8
 """One of so many blocks of the pool is little. A superblock is no more, and no more is cached and open beyond what is
 asked for at once; where less is left, it is scarce."""
-FEW = 12
-"""Rows, or superblocks, up to which plain numbers are quicker than as many arrays."""
 
 
 def superblock_blocks(tokens: int, block_size: int, num_blocks: int) -> int:
@@ -49,8 +47,8 @@ class SuperblockPool(BlockPool):
         """Blocks that are open and cached."""
         self._shift = size.bit_length() - 1
         self._mask = size - 1
-        self._within = np.arange(size)
-        self._narrow = np.min_scalar_type(size)
+        self._numbers = np.arange(-(-total // size) * size).reshape(-1, size)
+        """intp [superblocks, size]: their blocks."""
         self._blocks = OpenBlocks(total, size)
         self._flags = self._blocks.flags
         self._open = self._blocks.of
@@ -90,7 +88,7 @@ class SuperblockPool(BlockPool):
         return blocks
 
     def acquire_few(self, after: list[int]) -> list[int] | None:
-        """``acquire_each`` for at most ``FEW`` rows."""
+        """``acquire_each`` for few rows: a few numbers are quicker than as many arrays."""
         count = len(after)
         if count > self.free + self.old and not self._open_enough(count):
             return None
@@ -153,10 +151,7 @@ class SuperblockPool(BlockPool):
         flags = self._flags
         found: list[int] = []
         while len(found) < count:
-            left = count - len(found)
-            starts = (
-                self._whole.pop_few(left) if left <= FEW else (self._whole.pop(left) << self._shift).tolist()
-            )
+            starts = self._whole.pop_few(count - len(found))
             for start in starts:
                 flags[start] = 0
             found += starts
@@ -188,7 +183,7 @@ class SuperblockPool(BlockPool):
             wanted = -(-(left - rest) >> self._shift)
             numbers = self._whole.pop(wanted)
             if numbers.size:
-                blocks = ((numbers << self._shift)[:, None] + self._within).reshape(-1)[:left]
+                blocks = self._numbers[numbers].reshape(-1)[:left]
                 self._open[blocks] = False
                 parts.append(blocks)
                 left -= len(blocks)
@@ -217,19 +212,25 @@ class SuperblockPool(BlockPool):
             one = int(spare.argmin())
             if spare[one] <= self.size:
                 start = one << self._shift
-                blocks: Blocks = self._open[start : start + self.size].nonzero()[0][:count] + start
-                self._open[blocks] = False
-                return blocks
+                return np.array(self._take(start, count), np.intp)
         counts = self._blocks.counts()
         some = counts.nonzero()[0]
-        # Stable, because another order of equals on another machine would be another decision. Small types are
-        # sorted fastest.
-        some = some[(self.size - counts[some].astype(self._narrow)).argsort(kind="stable")]
+        # Stable, because another order of equals on another machine would be another decision.
+        some = some[(~counts[some]).argsort(kind="stable")]
         # As many as do not leave less than a superblock of that size could still fit.
         best = some[: max(1, int(counts[some].cumsum().searchsorted(count, side="right")))]
-        blocks = ((best << self._shift)[:, None] + self._within)[self._blocks.grid[best]][:count]
+        blocks: Blocks = self._numbers[best][self._blocks.grid[best]][:count]
         self._open[blocks] = False
         return blocks
+
+    def _take(self, start: int, count: int) -> list[int]:
+        """The first ``count`` open blocks from ``start`` on; there are as many."""
+        flags, found = self._flags, []
+        for _ in range(count):
+            start = flags.find(1, start)
+            flags[start] = 0
+            found.append(start)
+        return found
 
     # ------------------------------------------------------------------ open and closed
 
