@@ -8,6 +8,8 @@ what a cache of single tokens would have found, and no such cache need be kept.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -53,11 +55,15 @@ class Continuations:
 
     def common(self, parent: int, tokens: NDArray[np.int32]) -> int:
         """How many of these tokens, at most a block's, some remembered continuation of ``parent`` begins with."""
-        line, most = parent & int(self._mask), 0
+        line, most, ours = parent & int(self._mask), 0, tokens.tolist()
         for way, key in enumerate(self._keys[line].tolist()):
-            if key != parent:
-                continue
-            length = min(int(self._filled[line, way]), len(tokens))
-            differs = self._tokens[line, way, :length] != tokens[:length]
-            most = max(most, int(differs.argmax()) if differs.any() else length)
+            if key == parent:
+                # They mostly differ at once, which numbers tell sooner than arrays.
+                most = max(most, alike(self._tokens[line, way, : self._filled[line, way]].tolist(), ours))
         return most
+
+
+def alike(one: Sequence[object], other: Sequence[object]) -> int:
+    """How many items both begin with."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))

@@ -29,6 +29,11 @@ class Miss(IntEnum):
     """It is there, but a block in front of it is not, and blocks are found from the front."""
 
 
+EVICTED = np.uint8(Miss.EVICTED)
+BEING_COMPUTED = np.uint8(Miss.BEING_COMPUTED)
+BEHIND_A_MISS = np.uint8(Miss.BEHIND_A_MISS)
+"""As an array of reasons has them. To compare one with a member of the enumeration takes NumPy six times as long."""
+
 Unasked = Literal["prompt_logprobs", "caching_disabled", "contiguous"]
 """Why nothing was looked up: every position of the prompt must be computed, or nothing is ever shared."""
 

@@ -17,9 +17,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.memory.continuations import Continuations
+from octavo.memory.continuations import Continuations, alike
 from octavo.memory.ghosts import Ghosts, Keys
-from octavo.memory.lookup import COUNTED_AS, REASONS, Eviction, Lookup, LookupTotals, Miss, Unasked
+from octavo.memory.lookup import (
+    BEHIND_A_MISS,
+    BEING_COMPUTED,
+    COUNTED_AS,
+    EVICTED,
+    REASONS,
+    Eviction,
+    Lookup,
+    LookupTotals,
+    Miss,
+    Unasked,
+)
 from octavo.memory.prefix_cache import HashChain, PrefixCache
 
 if TYPE_CHECKING:
@@ -143,7 +154,7 @@ class Lookups:
             if self.across_salts and (chain.root or self._salted):
                 self._under_other_salts(chain, token_ids, hits, misses)
             computing = self._at_present(missed, hits, misses)
-            evicted = misses == Miss.EVICTED
+            evicted = misses == EVICTED
             if np.count_nonzero(evicted):
                 evictions = self._stories(places[evicted])
         ever, by_token = self._ever(chain, token_ids, hits, misses, keys)
@@ -160,7 +171,7 @@ class Lookups:
         if self._lost:
             self._tell_ghosts()
         found, places = ghosts.find(keys)
-        misses = found * np.uint8(Miss.EVICTED)
+        misses = found * EVICTED
         if ghosts.forgotten:
             misses[~found & ghosts.may_be_forgotten(keys)] = Miss.UNKNOWN
         return misses, places
@@ -171,12 +182,12 @@ class Lookups:
         # Who computes a later block of this prompt computes the first missing one, too.
         if (row := self.computing(missed[0], hits)) is not None:
             first = self._taker(int(self._serials[row]))[0] or ""
-            misses[: self.common(row, missed, hits)] = Miss.BEING_COMPUTED
+            misses[: self.common(row, missed, hits)] = BEING_COMPUTED
         index = self._cache.index
         if self._cache.torn and not index.keys().isdisjoint(missed):
-            misses[[name in index for name in missed]] = Miss.BEHIND_A_MISS
+            misses[[name in index for name in missed]] = BEHIND_A_MISS
             # Where the front came from the second tier, the first missing one may be in the pool.
-            if not (misses == Miss.BEING_COMPUTED).any():
+            if not (misses == BEING_COMPUTED).any():
                 first = None
         return first
 
@@ -193,9 +204,7 @@ class Lookups:
 
     def common(self, row: int, names: list[bytes], first: int) -> int:
         """How many of these names, of the ``first`` block of a prompt and the next ones, ``row`` will compute."""
-        theirs = self._chains[row].digests[first : self._last[row]]
-        pairs = zip(names, theirs, strict=False)
-        return next((i for i, (one, other) in enumerate(pairs) if one != other), min(len(names), len(theirs)))
+        return alike(names, self._chains[row].digests[first : self._last[row]])
 
     def awaited(self, claim: Claim) -> tuple[int, int] | None:
         """Of a request that waits: (leading full blocks that are found, blocks behind them that one running row will
@@ -223,7 +232,7 @@ class Lookups:
         if chain.root:
             plain = HashChain()
             plain.extend(token_ids[: blocks * self._size], self._size)
-        for i in (misses < Miss.EVICTED).nonzero()[0].tolist():
+        for i in (misses < EVICTED).nonzero()[0].tolist():
             name = plain.digests[hits + i]
             if chain.root and name in index:
                 misses[i] = Miss.OTHER_SALT
@@ -263,12 +272,12 @@ class Lookups:
         """
         size, names, table = self._size, chain.digests, self._continuations
         blocks = hits + len(misses)
-        lost = (misses != Miss.EVICTED) & (misses != Miss.BEHIND_A_MISS)
+        lost = (misses != EVICTED) & (misses != BEHIND_A_MISS)
         seen = hits + (int(lost.argmax()) if np.count_nonzero(lost) else len(misses))
         ever = by_token = seen * size
         parent = key_of(names[seen - 1] if seen else chain.root)
         behind = token_ids[ever : min(ever + size, len(token_ids) - 1)]
-        if len(behind) and not (seen < blocks and misses[seen - hits] == Miss.BEING_COMPUTED):
+        if len(behind) and not (seen < blocks and misses[seen - hits] == BEING_COMPUTED):
             by_token += table.common(parent, behind)
         if seen < blocks:
             parents = np.empty(blocks - seen, np.uint64)
