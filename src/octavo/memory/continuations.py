@@ -8,8 +8,6 @@ what a cache of single tokens would have found, and no such cache need be kept.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -55,15 +53,12 @@ class Continuations:
 
     def common(self, parent: int, tokens: NDArray[np.int32]) -> int:
         """How many of these tokens, at most a block's, some remembered continuation of ``parent`` begins with."""
-        line, most, ours = parent & int(self._mask), 0, tokens.tolist()
+        line, most = parent & int(self._mask), 0
         for way, key in enumerate(self._keys[line].tolist()):
-            if key == parent:
-                # They mostly differ at once, which numbers tell sooner than arrays.
-                most = max(most, alike(self._tokens[line, way, : self._filled[line, way]].tolist(), ours))
+            if key != parent:
+                continue
+            length = min(int(self._filled[line, way]), len(tokens))
+            alike = self._tokens[line, way, :length] == tokens[:length]
+            first = alike.tobytes().find(0)  # where they differ, sooner than by any() and argmax()
+            most = max(most, length if first < 0 else first)
         return most
-
-
-def alike(one: Sequence[object], other: Sequence[object]) -> int:
-    """How many items both begin with."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.memory.continuations import Continuations, alike
+from octavo.memory.continuations import Continuations
 from octavo.memory.ghosts import Ghosts, Keys
 from octavo.memory.lookup import (
     BEHIND_A_MISS,
@@ -204,7 +204,9 @@ class Lookups:
 
     def common(self, row: int, names: list[bytes], first: int) -> int:
         """How many of these names, of the ``first`` block of a prompt and the next ones, ``row`` will compute."""
-        return alike(names, self._chains[row].digests[first : self._last[row]])
+        theirs = self._chains[row].digests[first : self._last[row]]
+        pairs = zip(names, theirs, strict=False)
+        return next((i for i, (one, other) in enumerate(pairs) if one != other), min(len(names), len(theirs)))
 
     def awaited(self, claim: Claim) -> tuple[int, int] | None:
         """Of a request that waits: (leading full blocks that are found, blocks behind them that one running row will
