@@ -81,7 +81,10 @@ def all_answers() -> dict[str, Any]:
             answers = dict(zip(cases, searches, strict=True))
     for name, prompt in prompts.items():
         print(f"{name}: {tokenizer.decode(answers[name, 'plain']['token_ids'][0])!r}", file=sys.stderr)
-        found[name] = {"prompt_token_ids": prompt, **{setting: answers[name, setting] for setting in SETTINGS}}
+        found[name] = {
+            "prompt_token_ids": prompt,
+            **{setting: answers[name, setting] for setting in SETTINGS},
+        }
     return found
 
 
