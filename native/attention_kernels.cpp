@@ -1,6 +1,7 @@
 // Paged attention, compiled once an instruction path. attention.h says what is computed and in which order.
 #include "attention.h"
 #include "attention_lanes.h"
+#include "attention_pieces.h"
 #include "attention_products.h"
 #include "attention_softmax.h"
 #include "attention_tiles.h"
@@ -36,11 +37,12 @@ OCTAVO_INLINE Lanes put_probabilities(Lanes p, Lanes sum, float* out) {
 }
 
 // One item: its rows are [kv head][query][head of the group]. P is Product<type>, or WidenedProduct for a type of bytes.
-template <KvType type, class P>
+template <KvType type, class P, bool narrow>
 class ItemRun {
     using Stored = typename Product<type>::Element;
     using Element = typename P::Element;
     using Operand = typename P::Operand;
+    using Found = std::conditional_t<narrow, ChunkPieces<Narrow<Product<type>>>, ChunkTiles<Stored>>;
 
 public:
     ItemRun(const AttentionArgs& args, const AttentionItem& item, char* scratch)
@@ -113,10 +115,12 @@ private:
         const std::int32_t heads = item_.kv_head_end - item_.kv_head, first_chunk = item_.segment * segment_chunks;
         const std::int32_t chunks = last_position() / chunk_tokens + 1, item_chunks = item_.segment_end * segment_chunks;
         const std::int32_t turns = heads * ((chunks < item_chunks ? chunks : item_chunks) - first_chunk);
-        ChunkTiles<Stored> found[2];
+        Found found[2];
         SoftmaxState state = total_;
         find(first_chunk, 0, tiles_[0], found[0]);
-        if constexpr (P::pooled)
+        if constexpr (P::narrow)
+            fetch_keys(args_.layout, found[0]);
+        else if constexpr (P::pooled)
             for (int tile = 0; tile < tiles_ahead; ++tile) fetch(found[0].keys[tile], 64, 64);
         load_queries();
         for (std::int32_t turn = 0, chunk = first_chunk, head = 0; turn < turns; ++turn) {
@@ -145,10 +149,13 @@ private:
             for (std::size_t at = begin; at < begin + bytes; at += 64) __builtin_prefetch(from + at);
     }
 
-    void find(std::int32_t chunk, std::int32_t head, char* scratch, ChunkTiles<Stored>& tiles) const {
+    void find(std::int32_t chunk, std::int32_t head, char* scratch, Found& tiles) const {
         const std::int32_t visible = last_position() + 1 - chunk * chunk_tokens;
         const int count = visible < chunk_tokens ? (visible + tile_tokens - 1) / tile_tokens : chunk_tiles;
-        find_tiles<type>(source_, chunk, count, item_.kv_head + head, scratch, tiles);
+        if constexpr (narrow)
+            find_pieces<type>(source_, chunk, count, item_.kv_head + head, tiles_[0], !std::is_same_v<Stored, Element>, tiles);
+        else
+            find_tiles<type>(source_, chunk, count, item_.kv_head + head, scratch, tiles);
     }
 
     // Where a segment's softmax goes: partial results of the item's segments follow one another.
@@ -165,11 +172,9 @@ private:
         const std::int32_t heads = item_.kv_head_end - item_.kv_head, first_chunk = segment * segment_chunks;
         const std::int32_t chunks_left = last_position() / chunk_tokens + 1 - first_chunk;
         const std::int32_t turns = heads * (chunks_left < segment_chunks ? chunks_left : segment_chunks);
-        ChunkTiles<Stored> found[2];
+        Found found[2];
         const auto find = [&](std::int32_t turn) {
-            const std::int32_t chunk = first_chunk + turn / heads, visible = last_position() + 1 - chunk * chunk_tokens;
-            const int count = visible < chunk_tokens ? (visible + tile_tokens - 1) / tile_tokens : chunk_tiles;
-            find_tiles<type>(source_, chunk, count, item_.kv_head + turn % heads, tiles_[turn % 2], found[turn % 2]);
+            this->find(first_chunk + turn / heads, turn % heads, tiles_[turn % 2], found[turn % 2]);
         };
         find(0);
         for (std::int32_t turn = 0; turn < turns; ++turn) {
@@ -179,13 +184,58 @@ private:
         }
     }
 
-    void attend_chunk(std::int32_t chunk, std::int32_t head, const ChunkTiles<Stored>& found,
-                      const ChunkTiles<Stored>& next, const SoftmaxState& state) {
-        if constexpr (std::is_same_v<Stored, Element>) {
-            attend_tiles(chunk, head, found, next, state);
-        } else {
+    void attend_chunk(std::int32_t chunk, std::int32_t head, const Found& found, const Found& next,
+                      const SoftmaxState& state) {
+        if constexpr (!std::is_same_v<Stored, Element>) {
+            if constexpr (narrow) {
+                gather(chunk, found, 0, found.count, true);
+                gather(chunk, found, 0, found.count, false);
+            }
             const ChunkTiles<Element> tiles = widened(found, next);
             attend_tiles(chunk, head, tiles, tiles, state);
+        } else if constexpr (narrow) {
+            attend_pieces(chunk, head, found, next, state);
+        } else {
+            attend_tiles(chunk, head, found, next, state);
+        }
+    }
+
+    void gather(std::int32_t chunk, const Found& found, int begin, int end, bool keys) const {
+        for (int tile = begin; tile < end; ++tile)
+            if (keys) gather_keys<type>(args_.layout, found, tile);
+            else gather_values<type>(args_.layout, found, tile, item_.context - chunk * chunk_tokens - tile * tile_tokens);
+    }
+
+    // As attend_tiles, of narrow blocks: a few tiles at a time, so that what is copied stays near.
+    void attend_pieces(std::int32_t chunk, std::int32_t head, const Found& found, const Found& next,
+                       const SoftmaxState& state) {
+        const int first_row = head * head_rows_, steps = head_dim_ / P::per_step, count = found.count;
+        const bool few_rows = head_rows_ <= 2 * row_group;
+        const int range = streams && few_rows ? tiles_ahead : chunk_tiles;
+        const std::size_t keys_bytes = args_.layout.tile_keys_bytes();
+        const char* ahead[chunk_tokens];
+        find_ahead(found, 0, found, keys_bytes, ahead);
+        for (int begin = 0; begin < count; begin += range) {
+            const int end = begin + range < count ? begin + range : count;
+            gather(chunk, found, begin, end, true);
+            const ScoreTask<P> score{streams ? found.columns + 2 * begin : found.keys + begin, found.values,
+                                     found.key_scales + begin, end - begin, steps,
+                                     q_ + std::size_t(first_row) * steps * P::operands_per_step,
+                                     scores_ + begin * tile_tokens, {ahead + (begin << found.shift), found.shift},
+                                     found.key_step};
+            in_row_groups(head_rows_, [&]<int rows>(int row) { score_rows<P, rows>(score, row); });
+        }
+        softmax(chunk, found, state.maximum + first_row, state.sum + first_row);
+        find_ahead(found, keys_bytes, next, 0, ahead);
+        for (int begin = 0; begin < count; begin += range) {
+            const int end = begin + range < count ? begin + range : count;
+            gather(chunk, found, begin, end, false);
+            const WeighTask<P> weigh{found.steps + begin * Found::tile_steps, found.values, end - begin, head_dim_,
+                                     p_ + begin * (p_stride<P> / chunk_tiles), rescale_,
+                                     state.acc + std::size_t(first_row) * stride_, stride_, few_rows,
+                                     {ahead + (begin << found.shift), found.shift}};
+            in_row_groups(head_rows_, [&]<int rows>(int row) { weigh_rows<P, rows>(weigh, row); });
+            for (int row = 0; row < head_rows_; ++row) rescale_[row] = 1.0f;
         }
     }
 
@@ -223,7 +273,7 @@ private:
         for (int row = 0; row < head_rows_; ++row) {
             const std::int32_t visible = position(row) + 1 - chunk * chunk_tokens;
             const float old = maximum[row], *scores = scores_ + row * chunk_tokens;
-            if constexpr (streams && P::pooled) {  // memory would idle: of the values, what is weighed first
+            if constexpr (streams && P::pooled && !P::narrow) {  // memory would idle: of the values, what is weighed first
                 const std::size_t step_bytes = std::size_t(head_dim_) * P::per_step * sizeof(Stored);
                 if (row + tiles_ahead < tiles.count) fetch(tiles.values[row + tiles_ahead], step_bytes, 128);
             }
@@ -319,9 +369,13 @@ void run_item(const AttentionArgs& args, const AttentionItem& item, float* parti
     with_type(args.layout.type, [&]<KvType type>() {
         char* own = static_cast<char*>(scratch);
         // Two groups of rows read a tile quicker than it is written and read again (decode of 8 heads a kv head: 1.6x).
+        const bool narrow = args.layout.block_size < tile_tokens;
         if constexpr (Product<type>::scaled)
-            if (rows > 2 * row_group) return ItemRun<type, WidenedProduct>(args, item, own).run(partials);
-        ItemRun<type, Product<type>>(args, item, own).run(partials);
+            if (rows > 2 * row_group)
+                return narrow ? ItemRun<type, WidenedProduct, true>(args, item, own).run(partials)
+                              : ItemRun<type, WidenedProduct, false>(args, item, own).run(partials);
+        if (narrow) return ItemRun<type, Narrow<Product<type>>, true>(args, item, own).run(partials);
+        ItemRun<type, Product<type>, false>(args, item, own).run(partials);
     });
 }
 

@@ -24,6 +24,7 @@ struct Product<KvType::f32> {
     static constexpr int vector_elements = 16;   // elements of a step's vector
     static constexpr bool scaled = false;        // whether each token has a scale
     static constexpr bool pooled = true;         // whether tiles lie in the pool: the next are then fetched ahead
+    static constexpr bool narrow = false;        // whether blocks have fewer tokens than a tile
     struct Vector {
         Lanes x;
     };
@@ -51,6 +52,7 @@ struct Product<KvType::bf16> {
     static constexpr int vector_elements = 32;
     static constexpr bool scaled = false;
     static constexpr bool pooled = true;
+    static constexpr bool narrow = false;
     struct Vector {
         __m512i x;
     };
@@ -73,6 +75,7 @@ struct Product<KvType::bf16> {
     static constexpr int vector_elements = 32;
     static constexpr bool scaled = false;
     static constexpr bool pooled = true;
+    static constexpr bool narrow = false;
 #if defined(OCTAVO_PATH_AVX2)
     // Eight pairs: the even ones widened, then the odd ones, whose low halves are the zeros of the even ones.
     template <int part>
@@ -118,6 +121,25 @@ struct Product<KvType::bf16> {
 namespace octavo::OCTAVO_PATH {
 namespace {
 
+// Of blocks of fewer tokens than a tile.
+template <class P>
+struct Narrow : P {
+    static constexpr bool narrow = true;
+};
+
+// What is read next where blocks are narrow: keys or values of tiles, each in pieces.
+struct PiecesAhead {
+    const char* const* pieces;   // [tiles][1 << shift]
+    int shift;
+
+    // A tile's lines: the first of each piece, then the second of each. Where a piece begins the machine reads on by
+    // itself, so that its other lines are near when their turn comes; piece after piece was up to a quarter slower.
+    OCTAVO_INLINE const char* line(int tile, std::size_t index) const {
+        const std::size_t piece = index & ((std::size_t(1) << shift) - 1);
+        return pieces[(std::size_t(tile) << shift) + piece] + (index >> shift) * 64;
+    }
+};
+
 // A step's vectors that one line of the cache holds: what is fetched ahead is fetched once.
 template <class P>
 constexpr int line_vectors = 64 / (P::vector_elements * int(sizeof(typename P::Element)));
@@ -131,18 +153,20 @@ using TileList = const typename P::Element* const*;
 
 template <class P>
 struct ScoreTask {
-    TileList<P> keys;                     // [tiles]
+    TileList<P> keys;                     // [tiles]; where blocks are narrow, with AVX2, [tiles][2 columns]
     TileList<P> ahead;                    // [tiles] read next: the first rows fetch them meanwhile
     const float* const* scales;           // [tiles] of keys, of 16 tokens each, where there are any
     int tiles;
     int steps;                            // of a key: head_dim / per_step
     const typename P::Operand* q;         // [rows][steps x operands_per_step]
     float* scores;                        // [rows][chunk_tokens]
+    PiecesAhead pieces_ahead = {};        // where blocks are narrow, in place of `ahead`
+    int key_step = 0;                     // elements from one step of a column to the next, likewise
 };
 
 template <class P>
 struct WeighTask {
-    TileList<P> values;                   // [tiles]
+    TileList<P> values;                   // [tiles]; where blocks are narrow, [tiles][steps]
     TileList<P> ahead;                    // [tiles]
     int tiles;
     int head_dim;
@@ -151,7 +175,15 @@ struct WeighTask {
     float* acc;                           // [rows][acc_stride]
     int acc_stride;                       // head_dim rounded up to whole vectors
     bool few_rows = false;                // so few that memory is what takes time (read with AVX2 alone)
+    PiecesAhead pieces_ahead = {};        // where blocks are narrow, in place of `ahead`
 };
+
+// What to fetch while `at` of a tile is read.
+template <class P, class Task>
+OCTAVO_INLINE const void* ahead_of(const Task& task, int tile, std::size_t at) {
+    if constexpr (P::narrow) return task.pieces_ahead.line(tile, at * sizeof(typename P::Element) / 64);
+    else return task.ahead[tile] + at;
+}
 
 }  // namespace
 }  // namespace octavo::OCTAVO_PATH
@@ -191,7 +223,7 @@ OCTAVO_INLINE void score_group(const ScoreTask<P>& task, int row, int tile) {
         if (P::pooled && row == 0 && step % line_vectors<P> == 0)  // into L2: a turn earlier gave less, and L1 no more
 #pragma GCC unroll 8
             for (int v = 0; v < vectors; ++v)
-                __builtin_prefetch(task.ahead[tile + v] + std::size_t(step) * P::vector_elements, 0, 2);
+                __builtin_prefetch(ahead_of<P>(task, tile + v, std::size_t(step) * P::vector_elements), 0, 2);
 #pragma GCC unroll 8
         for (int v = 0; v < vectors; ++v) k[v] = P::load_vector(keys[v] + std::size_t(step) * P::vector_elements);
 #pragma GCC unroll 4
@@ -209,6 +241,33 @@ OCTAVO_INLINE void score_group(const ScoreTask<P>& task, int row, int tile) {
         }
 }
 
+// Where a step of a tile's values lies, and what is read next.
+template <class P, bool narrow = P::narrow>
+struct Position {
+    const typename P::Element *values_, *ahead_;
+    OCTAVO_INLINE Position(const WeighTask<P>& task, int tile, std::size_t x)
+        : values_(task.values[tile] + x), ahead_(task.ahead[tile] + x) {}
+    OCTAVO_INLINE const typename P::Element* values(int) const { return values_; }
+    OCTAVO_INLINE const void* ahead(int elements) const { return ahead_ + elements; }
+    OCTAVO_INLINE void advance(std::size_t elements) {
+        values_ += elements;
+        ahead_ += elements;
+    }
+};
+template <class P>
+struct Position<P, true> {
+    const WeighTask<P>& task_;
+    const int tile_;
+    const std::size_t x_;
+    std::size_t at_;
+    OCTAVO_INLINE Position(const WeighTask<P>& task, int tile, std::size_t x) : task_(task), tile_(tile), x_(x), at_(x) {}
+    OCTAVO_INLINE const typename P::Element* values(int step) const {
+        return task_.values[tile_ * (tile_tokens / P::per_step) + step] + x_;
+    }
+    OCTAVO_INLINE const void* ahead(int elements) const { return ahead_of<P>(task_, tile_, at_ + elements); }
+    OCTAVO_INLINE void advance(std::size_t elements) { at_ += elements; }
+};
+
 template <class P, int rows, int vectors, bool half>
 OCTAVO_INLINE void weigh_group(const WeighTask<P>& task, int row, int x) {
     constexpr int tile_steps = tile_tokens / P::per_step;
@@ -222,15 +281,15 @@ OCTAVO_INLINE void weigh_group(const WeighTask<P>& task, int row, int x) {
         for (int v = 0; v < vectors; ++v)
             sum[r][v] = mul(broadcast(task.scale[row + r]), load(acc + r * task.acc_stride + v * lane_count));
     for (int tile = 0; tile < task.tiles; ++tile, p += tile_steps * P::operands_per_step) {
-        const typename P::Element* values = task.values[tile] + std::size_t(x) * P::per_step;
-        const typename P::Element* ahead = task.ahead[tile] + std::size_t(x) * P::per_step;
+        Position<P> at(task, tile, std::size_t(x) * P::per_step);
 #pragma GCC unroll 2
-        for (int step = 0; step < tile_steps; ++step, values += step_elements, ahead += step_elements) {
+        for (int step = 0; step < tile_steps; ++step, at.advance(step_elements)) {
             typename P::Vector w[vectors];
+            const typename P::Element* values = at.values(step);
             if (P::pooled && row == 0)
 #pragma GCC unroll 8
                 for (int v = 0; v < vectors; v += line_vectors<P>)
-                    __builtin_prefetch(ahead + v * P::vector_elements, 0, 2);  // L2
+                    __builtin_prefetch(at.ahead(v * P::vector_elements), 0, 2);  // L2
 #pragma GCC unroll 8
             for (int v = 0; v < vectors; ++v)
                 w[v] = half ? P::load_half_vector(values) : P::load_vector(values + v * P::vector_elements);

@@ -89,22 +89,29 @@ template <class P, int rows, int vectors>
     Sums<rows, columns> sum;
 #pragma GCC unroll 8
     for (int c = 0; c < columns; ++c) {
-        keys[c] = task.keys[tile + c / 2] + c % 2 * column_elements;
+        keys[c] = P::narrow ? task.keys[tile * 2 + c] : task.keys[tile + c / 2] + c % 2 * column_elements;
 #pragma GCC unroll 6
         for (int r = 0; r < rows; ++r) sum[r][c] = _mm256_setzero_ps();
     }
     const typename P::Element* ahead[vectors];
+    if constexpr (!P::narrow)
 #pragma GCC unroll 4
-    for (int v = 0; v < vectors; ++v) ahead[v] = tile_ahead<P>(task.keys, task.ahead, tile + v, task.tiles);
+        for (int v = 0; v < vectors; ++v) ahead[v] = tile_ahead<P>(task.keys, task.ahead, tile + v, task.tiles);
     std::size_t at = 0;
     const int steps = task.steps;
+    const std::size_t key_step = P::narrow ? task.key_step : P::vector_elements;
     for (int step = 0; step < steps; step += run_steps, q += rows * q_run) {
         const float* run = q;
 #pragma GCC unroll 8
-        for (int i = 0; i < run_steps; ++i, at += P::vector_elements, run += P::operands_per_step) {
-            if (P::pooled && row == 0 && i % line_vectors<P> == 0)
+        for (int i = 0; i < run_steps; ++i, at += key_step, run += P::operands_per_step) {
+            if (P::pooled && row == 0 && i % line_vectors<P> == 0) {
 #pragma GCC unroll 4
-                for (int v = 0; v < vectors; ++v) __builtin_prefetch(ahead[v] + at);
+                for (int v = 0; v < vectors; ++v)
+                    if constexpr (P::narrow)
+                        __builtin_prefetch(task.pieces_ahead.line(tile + v, (step + i) / line_vectors<P>));
+                    else
+                        __builtin_prefetch(ahead[v] + at);
+            }
             multiply_step<P, rows, columns, q_run>(sum, keys, at, run);
         }
     }
@@ -116,6 +123,27 @@ template <class P, int rows, int vectors>
                 sum[r][c] = _mm256_mul_ps(sum[r][c], _mm256_loadu_ps(task.scales[tile + c / 2] + c % 2 * 8));
             _mm256_storeu_ps(task.scores + std::size_t(row + r) * chunk_tokens + tile * tile_tokens + c * 8, sum[r][c]);
         }
+}
+
+// A tile of values in pieces, from dimension `x` on.
+template <class P, int rows, int columns>
+OCTAVO_INLINE void weigh_pieces(Sums<rows, columns>& sum, const WeighTask<P>& task, int tile, bool fetch, int x,
+                                const float* p) {
+    constexpr int tile_steps = tile_tokens / P::per_step;
+    const std::size_t step_elements = std::size_t(task.head_dim) * P::per_step;
+    TileList<P> steps = task.values + tile * tile_steps;
+    std::size_t at = std::size_t(x) * P::per_step, ahead = at;
+#pragma GCC unroll 4
+    for (int step = 0; step < tile_steps; ++step, ahead += step_elements, p += P::operands_per_step) {
+        const typename P::Element* values[columns];
+#pragma GCC unroll 8
+        for (int c = 0; c < columns; ++c) values[c] = steps[step] + c * (P::vector_elements / 2);
+        if (P::pooled && fetch)
+#pragma GCC unroll 4
+            for (int v = 0; v < columns / 2; v += line_vectors<P>)
+                __builtin_prefetch(ahead_of<P>(task, tile, ahead + v * P::vector_elements));
+        multiply_step<P, rows, columns, p_stride<P>>(sum, values, at, p);
+    }
 }
 
 template <class P, int rows, int vectors, bool half>
@@ -133,6 +161,11 @@ template <class P, int rows, int vectors, bool half>
             sum[r][c] = _mm256_mul_ps(_mm256_set1_ps(begin == 0 ? task.scale[row + r] : 1.0f),
                                       _mm256_loadu_ps(acc + r * task.acc_stride + c * 8));
     for (int tile = begin; tile < end; ++tile) {
+        if constexpr (P::narrow) {
+            weigh_pieces<P, rows, columns>(sum, task, tile, row == 0, x, p);
+            p += tile_steps * P::operands_per_step;
+            continue;
+        }
         const typename P::Element* values[columns];
 #pragma GCC unroll 8
         for (int c = 0; c < columns; ++c)

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int chunk_tiles = chunk_tokens / tile_tokens;
 
-// Where the tiles of one head in one chunk are: in their block, or gathered in scratch.
+// Where the tiles of one head in one chunk are: in their block, or in scratch.
 template <typename Element>
 struct ChunkTiles {
     int count;
@@ -47,7 +47,7 @@ struct TileSource {
 #endif
 };
 
-// A full tile that is gathered in scratch.
+// A full tile in scratch.
 template <typename Element>
 struct GatheredTile {
     Element* keys;
@@ -63,26 +63,6 @@ struct GatheredTile {
         value_scales = key_scales + tile_tokens;
     }
 };
-
-// Narrow tiles of keys, side by side. In words of what a token has in a step (two dimensions of bf16 or bytes, one of
-// f32) a tile of W tokens is [dimensions][W]; the full tile is [dimensions][16].
-template <int width, int word_bytes>
-void gather_keys(std::int32_t words, const char* const* sources, int count, char* out) {
-    for (std::int32_t word = 0; word < words; ++word)
-        for (int i = 0; i < count; ++i)
-            std::memcpy(out + (std::size_t(word) * tile_tokens + i * width) * word_bytes,
-                        sources[i] + std::size_t(word) * width * word_bytes, width * word_bytes);
-}
-
-template <int word_bytes>
-void gather_keys(int width, std::int32_t words, const char* const* sources, int count, char* out) {
-    switch (width) {
-        case 8: return gather_keys<8, word_bytes>(words, sources, count, out);
-        case 4: return gather_keys<4, word_bytes>(words, sources, count, out);
-        case 2: return gather_keys<2, word_bytes>(words, sources, count, out);
-        default: return gather_keys<1, word_bytes>(words, sources, count, out);
-    }
-}
 
 // Sets the values of tokens `count` and later of a full tile to zero. Their probability is zero as well, but they may
 // be NaN. (Keys need no such care: a key's lane reaches its own score alone, and that is masked. Nor do bytes: every code
@@ -101,46 +81,11 @@ void zero_values_from(int count, std::int32_t head_dim, Element* values) {
 
 // Rows of single tokens into pairs.
 template <typename Element>
-void interleave(const Element* even, const Element* odd, std::int32_t count, Element* out) {
+void interleave(const Element* even, const Element* odd, std::int32_t count, Element* __restrict out) {
     for (std::int32_t x = 0; x < count; ++x) {
         out[2 * x] = even[x];
         out[2 * x + 1] = odd[x];
     }
-}
-
-// A tile from 16 / block_size blocks, of which those that begin before the context's end exist.
-template <KvType type, typename Element = typename Product<type>::Element>
-void gather_tile(const TileSource& source, std::int32_t tile, std::int32_t kv_head, const GatheredTile<Element>& out) {
-    using P = Product<type>;
-    const KvLayout& layout = *source.layout;
-    const int width = layout.block_size;
-    const std::int32_t begin = tile * tile_tokens, head_dim = layout.head_dim;
-    const int tokens = source.context - begin < tile_tokens ? source.context - begin : tile_tokens;
-    const int count = (tokens + width - 1) / width;
-    const std::size_t keys_bytes = layout.tile_keys_bytes(), scale_bytes = width * sizeof(float);
-    const char* sources[tile_tokens];
-    for (int i = 0; i < count; ++i) {
-        const char* head = source.head(source.blocks[begin / width + i], kv_head);
-        sources[i] = head;
-        if (P::per_step == 1 || width > 1)
-            std::memcpy(out.values + std::size_t(i * width) * head_dim, head + keys_bytes, keys_bytes);
-        if constexpr (P::scaled) {
-            std::memcpy(out.key_scales + i * width, head + 2 * keys_bytes, scale_bytes);
-            std::memcpy(out.value_scales + i * width, head + 2 * keys_bytes + scale_bytes, scale_bytes);
-        }
-    }
-    if constexpr (P::per_step == 2)
-        for (int i = 0; width == 1 && i < count; i += 2) {
-            const auto* even = reinterpret_cast<const Element*>(sources[i] + keys_bytes);
-            const auto* odd = i + 1 < count ? reinterpret_cast<const Element*>(sources[i + 1] + keys_bytes) : even;
-            interleave(even, odd, head_dim, out.values + std::size_t(i) * head_dim);
-        }
-    if (tokens < tile_tokens) {
-        std::memset(out.keys, 0, std::size_t(tile_tokens) * head_dim * sizeof(Element));
-        zero_values_from(tokens, head_dim, out.values);
-    }
-    gather_keys<P::per_step * int(sizeof(Element))>(width, head_dim / P::per_step, sources, count,
-                                                    reinterpret_cast<char*>(out.keys));
 }
 
 // The first `count` tiles of a chunk; scratch has room for all of a chunk. Entries from there on repeat the first, so
@@ -150,7 +95,7 @@ void find_tiles(const TileSource& source, std::int32_t chunk, int count, std::in
                 ChunkTiles<Element>& tiles) {
     constexpr bool scaled = Product<type>::scaled;
     const KvLayout& layout = *source.layout;
-    const std::int32_t block_size = layout.block_size, head_dim = layout.head_dim;
+    const std::int32_t head_dim = layout.head_dim;
     const std::size_t tile_size = std::size_t(tile_tokens) * head_dim;
     tiles.count = count;
     for (int i = 0; i < count; ++i) {
@@ -160,10 +105,6 @@ void find_tiles(const TileSource& source, std::int32_t chunk, int count, std::in
         tiles.values[i] = gathered.values;
         tiles.key_scales[i] = gathered.key_scales;
         tiles.value_scales[i] = gathered.value_scales;
-        if (block_size < tile_tokens) {
-            gather_tile<type>(source, tile, kv_head, gathered);
-            continue;
-        }
         const char* head = source.head(source.blocks[source.block_of(begin)], kv_head);
         tiles.keys[i] = reinterpret_cast<const Element*>(head + source.slot_of(begin) / tile_tokens * layout.tile_bytes());
         tiles.values[i] = tiles.keys[i] + tile_size;

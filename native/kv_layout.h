@@ -12,7 +12,8 @@
 //
 // A key lane is a token: one vector instruction advances 16 scores by two (bf16) dimensions. A value pair is two
 // consecutive tokens of one dimension: one instruction advances 16 output dimensions by two tokens. Blocks of fewer
-// than 16 slots hold the same order cut into narrower tiles, so that gathering them into a full tile copies runs.
+// than 16 slots hold the same order cut into narrower tiles: keys are put side by side in runs (attention_pieces.h), values
+// are read where they lie.
 //
 // Scales lie in the block, not in an array beside the pool: whatever copies, spills or counts blocks has them too, and a
 // full tile of bytes stays a whole number of cache lines.

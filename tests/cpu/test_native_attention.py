@@ -229,6 +229,27 @@ def test_block_size_chunks_threads_and_batch_change_no_bit(path: str, dtype: str
 
 @every_dtype
 @every_path
+@pytest.mark.parametrize("head_dim", [8, 72, 128])
+def test_blocks_narrower_than_a_tile_change_no_bit(path: str, dtype: str, head_dim: int) -> None:
+    lengths = [1, 7, 31, 160, 300]  # their last tiles end within a block, at its end and one token after
+
+    def outputs(block_size: int) -> list[F32]:
+        shape = Shape(head_dim, 2, 2, block_size, dtype)
+        sequences = [shape.tokens(length, length) for length in lengths]
+        server = Server(path, shape, [length + 3 for length in lengths], seed=block_size)
+        prefilled = server.serve(sequences)
+        decoded = [
+            out for seed in range(3) for out in server.step({r: shape.tokens(1, seed) for r in range(5)})
+        ]
+        return prefilled + decoded
+
+    expected = outputs(16)
+    for block_size in (1, 2, 4, 8):
+        assert_same_bits(outputs(block_size), expected)
+
+
+@every_dtype
+@every_path
 @pytest.mark.parametrize("block_size", BLOCK_SIZES)
 def test_decode_has_the_bits_of_prefill(path: str, dtype: str, block_size: int) -> None:
     shape = Shape(80, 4, 1, block_size, dtype)
