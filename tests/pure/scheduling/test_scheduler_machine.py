@@ -92,11 +92,11 @@ SHARES = 12
 
 @pytest.mark.parametrize("share", range(SHARES))
 def test_every_combination_of_settings(share: int) -> None:
-    """1,440 schedulers in all, each with some 40 operations and a drain."""
+    """1,440 schedulers in all, each with some 30 operations and a drain."""
     seen = Totals()
     for number in range(share, len(PAIRS), SHARES):
         cache, config = PAIRS[number]
-        totals = drive(random.Random(number), cache, config, 40)
+        totals = drive(random.Random(number), cache, config, 30)
         for name in vars(seen):
             setattr(seen, name, getattr(seen, name) + getattr(totals, name))
     assert seen.steps > 4_000

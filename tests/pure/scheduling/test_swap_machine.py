@@ -39,7 +39,7 @@ def run(numbers: range, damaging: bool) -> Totals:
         cache, config = PAIRS[number]
         rng = random.Random(number)
         damage = rng.sample(range(cache.offload_blocks), cache.offload_blocks // 3) if damaging else ()
-        totals = drive(rng, cache, config, 40, damage)
+        totals = drive(rng, cache, config, 30, damage)
         for name in vars(seen):
             setattr(seen, name, getattr(seen, name) + getattr(totals, name))
     return seen
