@@ -4,8 +4,8 @@
         [--batches 64x512 8x4096] [--pool-mib 512] [--threads 2] [--only quality speed] [--json]
 
 Quality: logits of every position of a fixed text (``passage.txt``, then ``pages.txt``, which is documentation) beside
-those with float32 keys and values; the error is the root of the mean squared difference over that of the logits about their mean,
-``same`` the share of positions whose likeliest token is the same. Weights are the same, bf16, throughout.
+those with float32 keys and values; the error is the root of the mean squared difference over that of the logits about
+their mean, ``same`` the share of positions whose likeliest token is the same. Weights are the same, bf16, throughout.
 
 Speed: ``attention`` is one layer's decode attention alone, in a pool that exceeds the caches: GB/s of what it reads,
 and how many tokens of context that is. ``step`` is the whole model's decode step with STREAMS rows at CONTEXT tokens

@@ -92,7 +92,9 @@ def main() -> int:
     mode = parser.add_mutually_exclusive_group(required=True)
     mode.add_argument("--write", action="store_true")
     mode.add_argument("--check", action="store_true")
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="recompute one search of N (with --check)")
+    parser.add_argument(
+        "--every", type=int, default=1, metavar="N", help="recompute one search of N (with --check)"
+    )
     arguments = parser.parse_args()
     if arguments.write and arguments.every != 1:
         parser.error("--write needs all searches: leave --every out")
