@@ -10,6 +10,7 @@
 //     q4_0      a group: [16 / i][panel][i] bytes, of 2 i of k the first i low and the others high; then float16 scales
 //     q4_1      the same, and then float16 minima
 //   x, in row blocks of at most ``max_rows`` rows: [K / group][rows of the block][group]; quantised, with a scale behind it
+//   (for bytes on AVX2 every four codes as four magnitudes and four signs)
 // Keeping a row's group together makes packing x a conversion and not a transposition, and all addresses inside a
 // group are constants to the kernel.
 //

@@ -36,17 +36,17 @@ constexpr std::int64_t kAheadBytes = 4096;
 // Of P panels side by side (one row block) each goes on P panels further: past its end lies what its neighbour has read.
 //
 // ``next`` is called for every ``Lines`` lines of weights; a Fetcher serves a group.
-template <int Lines, int P>
+template <int Lines, int P, std::int64_t Ahead = kAheadBytes>
 class Fetcher {
 public:
     Fetcher(const Tile& tile, const char* weight) : panel_bytes_(tile.panel_bytes) {
         const bool shared = P == 1 && tile.fetch;
         step_ = shared ? Lines * 32 : Lines * 64;
         second_ = shared ? 0 : 64;
-        const bool near_end = P > 1 && weight + kAheadBytes >= tile.weight + tile.panel_bytes;
+        const bool near_end = P > 1 && weight + Ahead >= tile.weight + tile.panel_bytes;
         at_ = shared     ? tile.fetch + (weight - tile.weight) / 2
-              : near_end ? weight + kAheadBytes + (P - 1) * tile.panel_bytes
-                         : weight + kAheadBytes;
+              : near_end ? weight + Ahead + (P - 1) * tile.panel_bytes
+                         : weight + Ahead;
     }
 
     void next() {

@@ -24,7 +24,7 @@ inline std::uint32_t largest_magnitude_bits(const float* x, std::int64_t count) 
 }
 
 // What a row of weights is rounded by. The AVX2 kernel sums products of two quads of k at 16 bits (quantised_lanes_avx2.h),
-// so the four codes that meet in a lane may be 258 in all: with 256 of them before rounding they are. Such a scale is 1.05
+// so the four codes that meet in a lane may be 254 in all: with 252 of them before rounding they are. Such a scale is 1.07
 // times the plain one for a row like a model's. (A row with numbers above 1.7e38 becomes NaN.)
 inline std::uint32_t largest_weight_bits(const float* weights, std::int64_t count) {
     const std::uint32_t largest = largest_magnitude_bits(weights, count);
@@ -36,7 +36,7 @@ inline std::uint32_t largest_weight_bits(const float* weights, std::int64_t coun
             lanes[i / 2 % 2] += float_of_bits(bits_of_float(weights[i]) & 0x7fffffffu);
         for (const float lane : lanes) most = lane > most ? lane : most;
     }
-    const std::uint32_t wanted = bits_of_float(most * (127.0f / 256.0f));
+    const std::uint32_t wanted = bits_of_float(most * (127.0f / 252.0f));
     return largest > wanted ? largest : wanted;
 #else
     return largest;

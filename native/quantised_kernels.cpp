@@ -6,6 +6,9 @@
 #include "quantised_lanes_avx512.h"
 #elif defined(OCTAVO_PATH_AVX2) || defined(OCTAVO_PATH_AVX2_VNNI)
 #include "quantised_lanes_avx2.h"
+#if defined(OCTAVO_PATH_AVX2)
+#include "quantised_rows_avx2.h"
+#endif
 #else
 #include "quantised_lanes_portable.h"
 #endif
@@ -37,7 +40,7 @@ struct Packed {
     static constexpr std::int64_t weight_group_bytes = Tiles::weight_group_bytes;
     static constexpr std::int64_t weight_panel_bytes = PerOutput ? 4 * panel : 0;
     // One panel at a time even for a single row: two were a quarter slower with blocks of four bits.
-    static constexpr std::int64_t max_rows = Lanes::rows, few_rows = 0, few_rows_panels = 1;
+    static constexpr std::int64_t max_rows = Tiles::Dot::rows, few_rows = 0, few_rows_panels = 1;
 
     static TileFunction tile(int rows, bool) { return find_tile<Tiles, max_rows>(rows); }
 
@@ -47,13 +50,19 @@ struct Packed {
             for (std::int64_t g = 0; g < groups; ++g) {
                 const std::int64_t left = args.in_features - g * group, count = left < group ? left : group;
                 char* to = out + (g * rows + r) * x_group_bytes;
-                auto* codes = reinterpret_cast<std::int8_t*>(to);
                 Quantised q;
+#if defined(OCTAVO_PATH_AVX2)
+                const std::int32_t correction =
+                    round_group<Tiles::Dot::words, group, Offset>(x + g * group, count, to, q);
+#else
+                auto* codes = reinterpret_cast<std::int8_t*>(to);
                 const float factor = reciprocal(largest_magnitude_bits(x + g * group, count), q);
                 q.sum = quantise_run(x + g * group, count, factor, codes);
                 for (std::int64_t i = count; i < group; ++i) codes[i] = 0;
-                const Scale scale{q.scale, -Offset * q.sum, q.scale * static_cast<float>(q.sum), 0.0f};
-                __builtin_memcpy(to + group, &scale, sizeof scale);
+                const std::int32_t correction = -Offset * q.sum;
+#endif
+                const Scale scale{q.scale, correction, q.scale * static_cast<float>(q.sum), 0.0f};
+                __builtin_memcpy(to + x_group_bytes - sizeof scale, &scale, sizeof scale);
             }
         }
     }

@@ -42,11 +42,10 @@ struct Lanes {
 #if defined(OCTAVO_PATH_AVX2_VNNI)
     static constexpr bool unsigned_codes = true;
     static constexpr bool few_registers = false;
-    static constexpr int rows = 3;
 
     struct Bytes {
         using Sum = __m256i;
-        static constexpr int quads = 1;
+        static constexpr int quads = 1, words = 1, rows = 3;
         static Sum start(std::int32_t correction) { return _mm256_set1_epi32(correction); }
         static Sum add(Sum sum, const Words (&weights)[1], const std::int32_t (&x)[1]) {
             return _mm256_dpbusd_avx_epi32(sum, weights[0], _mm256_set1_epi32(x[0]));
@@ -58,7 +57,6 @@ struct Lanes {
 #else
     static constexpr bool unsigned_codes = false;
     static constexpr bool few_registers = true;
-    static constexpr int rows = 6;  // twelve sums of codes in the sixteen registers
 
     // Left to itself GCC collects products before it adds them, and has no registers for them.
     static __m256i now(__m256i sum) {
@@ -66,30 +64,33 @@ struct Lanes {
         return sum;
     }
 
-    // Signed weights: |w| as unsigned times x with the sign of w. |w| <= 128 and |x| <= 127: two products are 32,512 at
-    // most and do not saturate. (Unsigned weights, 128 higher, would.)
-    static __m256i pairs(Words weights, std::int32_t x) {
-        return _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(_mm256_set1_epi32(x), weights));
+    // Signed weights: |x| as unsigned times w, w with its bits flipped where x is negative. Flipped it is -w - 1, so |x|
+    // is missing then, for all outputs alike: a row's |x| of that kind are what its sums start from. |x| <= 127, and flipped
+    // or not a w is of -128 to 127: two products are -32,512 at least and do not saturate.
+    static __m256i pairs(Words weights, std::int32_t magnitude, std::int32_t sign) {
+        return _mm256_maddubs_epi16(_mm256_set1_epi32(magnitude), _mm256_xor_si256(weights, _mm256_set1_epi32(sign)));
     }
 
     struct Bytes {
         using Sum = __m256i;
         static constexpr int quads = 1;
-        static Sum start(std::int32_t) { return _mm256_setzero_si256(); }
-        static Sum add(Sum sum, const Words (&weights)[1], const std::int32_t (&x)[1]) {
-            return now(_mm256_add_epi32(sum, _mm256_madd_epi16(pairs(weights[0], x[0]), _mm256_set1_epi16(1))));
+        static constexpr int words = 2;  // magnitudes, and -1 where a code is negative
+        static constexpr int rows = 4;   // eight sums in the sixteen registers: they and the products have to fit
+        static void hold(Words& weights) { weights = now(weights); }  // in a register
+        static Sum start(std::int32_t correction) { return _mm256_set1_epi32(correction); }
+        static Sum add(Sum sum, const Words (&weights)[1], const std::int32_t (&x)[2]) {
+            const __m256i products = pairs(weights[0], x[0], x[1]);
+            return now(_mm256_add_epi32(sum, _mm256_madd_epi16(products, _mm256_set1_epi16(1))));
         }
-        static Words finish(Sum sum, std::int32_t correction) {
-            return _mm256_add_epi32(sum, _mm256_set1_epi32(correction));
-        }
+        static Words finish(Sum sum, std::int32_t) { return sum; }
     };
 
-    // Weights that were rounded here: two quads of k before products are widened, as the four codes that meet in a lane
-    // are 258 at most (quantise.h).
+    // Weights that were rounded here: two quads of k before products are widened. The magnitudes of the four codes that
+    // meet in a lane are 254 in all at most (quantise.h), 258 if all are flipped, and 258 x 127 is 32,766.
     struct RoundedBytes : Bytes {
         static constexpr int quads = 2;
-        static Sum add(Sum sum, const Words (&weights)[2], const std::int32_t (&x)[2]) {
-            const __m256i both = _mm256_add_epi16(pairs(weights[0], x[0]), pairs(weights[1], x[1]));
+        static Sum add(Sum sum, const Words (&weights)[2], const std::int32_t (&x)[4]) {
+            const __m256i both = _mm256_add_epi16(pairs(weights[0], x[0], x[1]), pairs(weights[1], x[2], x[3]));
             return now(_mm256_add_epi32(sum, _mm256_madd_epi16(both, _mm256_set1_epi16(1))));
         }
     };
@@ -97,7 +98,8 @@ struct Lanes {
     // Codes of four bits: the sixteen products that one 16-bit lane sees in a block of 32 are 30,480 at most.
     struct Nibbles {
         using Sum = __m256i;
-        static constexpr int quads = 1;
+        static constexpr int quads = 1, words = 1;
+        static constexpr int rows = 6;  // twelve sums
         static Sum start(std::int32_t) { return _mm256_setzero_si256(); }
         static Sum add(Sum sum, const Words (&weights)[1], const std::int32_t (&x)[1]) {
             return now(_mm256_add_epi16(sum, _mm256_maddubs_epi16(weights[0], _mm256_set1_epi32(x[0]))));

@@ -13,7 +13,6 @@ struct Lanes {
     static constexpr int panel = 32;
     static constexpr bool unsigned_codes = true;
     static constexpr bool few_registers = false;
-    static constexpr int rows = 6;  // two accumulators an output, codes and float32, of 32 registers
 
     using Words = __m512i;
     using Floats = __m512;
@@ -36,10 +35,12 @@ struct Lanes {
         _mm512_mask_storeu_ps(out, left >= 16 ? 0xffff : static_cast<__mmask16>((1u << left) - 1), value);
     }
 
-    // Sums of products of codes: ``start``, an ``add`` for every four k (``quads`` times as many), ``finish``.
+    // Sums of products of codes: ``start``, an ``add`` for every four k (``quads`` times as many), ``finish``. A row's four
+    // codes lie in so many ``words``; a tile has at most so many ``rows``.
     struct Bytes {
         using Sum = __m512i;
-        static constexpr int quads = 1;
+        static constexpr int quads = 1, words = 1;
+        static constexpr int rows = 6;  // two accumulators an output, codes and float32, of 32 registers
         static Sum start(std::int32_t correction) { return _mm512_set1_epi32(correction); }
         static Sum add(Sum sum, const Words (&weights)[1], const std::int32_t (&x)[1]) {
             return _mm512_dpbusd_epi32(sum, weights[0], _mm512_set1_epi32(x[0]));

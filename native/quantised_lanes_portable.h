@@ -13,7 +13,6 @@ struct Lanes {
     static constexpr int panel = 8;
     static constexpr bool unsigned_codes = false;
     static constexpr bool few_registers = false;
-    static constexpr int rows = 2;
 
     typedef std::int32_t Words __attribute__((vector_size(16)));
     typedef std::int16_t Shorts __attribute__((vector_size(16)));
@@ -56,7 +55,7 @@ struct Lanes {
 
     struct Bytes {
         using Sum = Words;
-        static constexpr int quads = 1;
+        static constexpr int quads = 1, words = 1, rows = 2;
         static Sum start(std::int32_t correction) { return Words{correction, correction, correction, correction}; }
         static Sum add(Sum sum, const Words (&weights)[1], const std::int32_t (&x)[1]) {
             const Words rows{x[0], x[0], x[0], x[0]};

@@ -55,13 +55,13 @@ def round_to_codes(x: F32) -> tuple[NDArray[np.int64], F32]:
 
 
 def round_weights(path: str, values: F32) -> tuple[NDArray[np.int64], F32]:
-    """Each row to int8 codes and a scale. On avx2 four codes meet at 16 bits: 258 in all at most."""
+    """Each row to int8 codes and a scale. On avx2 four codes meet at 16 bits: 254 in all at most."""
     largest = np.abs(values).max(axis=1, keepdims=True)
     if path.startswith("avx2"):
         padded = np.pad(np.abs(values), ((0, 0), (0, -values.shape[1] % 8)))
         lanes = padded.reshape(len(values), -1, 2, 2, 2)  # run of 8, quad, lane, element
         sums = lanes[:, :, 0, :, 0] + lanes[:, :, 0, :, 1] + lanes[:, :, 1, :, 0] + lanes[:, :, 1, :, 1]
-        largest = np.maximum(largest, sums.max(axis=(1, 2))[:, None] * np.float32(127 / 256))
+        largest = np.maximum(largest, sums.max(axis=(1, 2))[:, None] * (np.float32(127) / np.float32(252)))
     with np.errstate(divide="ignore"):
         factor = np.where(largest < 2.0**-100, np.float32(0), np.float32(127) / largest)
     return np.rint(values * factor).astype(np.int64), largest / np.float32(127)
@@ -148,25 +148,29 @@ def test_every_output_is_the_exact_product_of_codes(path: str, form: str) -> Non
 def test_the_largest_sums_neither_saturate_nor_overflow(path: str, form: str) -> None:
     """Codes at their limits, all of one sign: pairs of products reach 32,512."""
     rt, columns = runtime(path), 4096
-    for sign in (1, -1):
-        x = np.full((2, columns), sign, np.float32)
+    stored_and_meant = {
+        "int8": [(0, 1), (0, -1)],
+        "q4_0": [(0xFF, 7), (0x00, -8)],
+        "q4_1": [(0xFF, 16)],
+        "q8_0": [(0x80, -128), (0x7F, 127)],
+    }
+    for stored, value in stored_and_meant[form]:
         if form == "int8":
-            raw, name = np.full((9, columns), -1, np.float32).view(np.uint8), "F32"
+            raw, name = np.full((9, columns), value, np.float32).view(np.uint8), "F32"
         else:
-            nbytes = {"q4_0": 18, "q4_1": 20, "q8_0": 34}[form]
-            blocks = np.full((9, columns // 32, nbytes), 0x80 if form == "q8_0" else 0xFF, np.uint8)
-            blocks[..., : 4 if form == "q4_1" else 2] = np.tile(np.array([1], np.float16).view(np.uint8), 2)[
-                : 4 if form == "q4_1" else 2
-            ]
+            scales, nbytes = {"q4_0": (1, 18), "q4_1": (2, 20), "q8_0": (1, 34)}[form]
+            blocks = np.full((9, columns // 32, nbytes), stored, np.uint8)
+            blocks[..., : 2 * scales] = np.ones(scales, np.float16).view(np.uint8)
             raw, name = blocks.reshape(9, -1), form.upper()
         weight = _native.Weight(rt, _native.EncodedMatrix(((name, raw),), columns), form)
-        value = {"int8": -1, "q4_0": 7, "q4_1": 16, "q8_0": -128}[form]
-        np.testing.assert_allclose(linear(rt, x, weight), value * sign * columns, rtol=1e-6)
+        for sign in (1, -1):
+            x = np.full((5, columns), sign, np.float32)
+            np.testing.assert_allclose(linear(rt, x, weight), value * sign * columns, rtol=1e-6)
 
 
 @every_path
 def test_rounded_weights_stay_within_what_their_path_sums(path: str) -> None:
-    """Rows of weights whose codes meet at their largest, times rows of 127 with their signs."""
+    """Rows of weights whose codes meet at their largest, times rows of 127 with their signs and with the others."""
     rt, columns = runtime(path), 128
     rng = np.random.default_rng(6)
     patterns = [
@@ -177,10 +181,14 @@ def test_rounded_weights_stay_within_what_their_path_sums(path: str) -> None:
         [1] + [0] * 7,
     ]
     patterns += [[1, 1, 1, 1, 0.016, 0.016, 0.99, 0.99], [0.5, 1, 0.3, 0.7, 1, 0.5, 0.7, 0.3]]
+    patterns += [[63.5, 63.5, 1, 1, 61.5, 63.5, 1, 1]]  # 252 before rounding, 254 after
     values = np.array([row * (columns // 8) for row in patterns], np.float32)
     values = np.concatenate([values, rng.uniform(0.2, 1, (40, columns)).astype(np.float32)])
-    values *= rng.choice(np.array([-1, 1], np.float32), values.shape)
+    signs = rng.choice(np.array([-1, 1], np.float32), values.shape)
+    values = np.concatenate([values, -values, values * signs])
     codes, scales = round_weights(path, values)
+    if path.startswith("avx2"):
+        assert np.abs(codes).reshape(len(codes), -1, 2, 2, 2).sum(axis=(2, 4)).max() == 254
     weight = _native.Weight(rt, _native.EncodedMatrix((("F32", values.view(np.uint8)),), columns), "int8")
     for sign in (1, -1):
         x = (np.sign(values) * np.float32(sign)).astype(np.float32)
