@@ -14,9 +14,15 @@ namespace {
 
 #if defined(OCTAVO_PATH_AVX512_BF16)
 
-// The instruction takes both factors in bf16, so q (with the scale in it) and p are rounded.
+// The instruction takes both factors in bf16, so q (with the scale in it) and p are rounded. It reads subnormal numbers as
+// zeros, so that nothing depends on whether rounding makes zeros of them (sixteen at a time it does).
 OCTAVO_INLINE void load_query(const float* source, float scale, int head_dim, std::uint32_t* out) {
-    for (int x = 0; x < head_dim; x += 2)
+    int x = 0;
+    for (; x + lane_count <= head_dim; x += lane_count) {
+        const Lanes scaled = mul(load(source + x), broadcast(scale));
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + x / 2), (__m256i)_mm512_cvtneps_pbh(scaled.v));
+    }
+    for (; x < head_dim; x += 2)
         out[x / 2] = round_bf16(source[x] * scale) | std::uint32_t(round_bf16(source[x + 1] * scale)) << 16;
 }
 // Writes one tile of probabilities and adds them to the row's sum as they were rounded, so that weights sum to 1.
@@ -57,8 +63,7 @@ public:
         total_ = {reinterpret_cast<float*>(scratch + map.total_acc), state, state + rows_};
         segment_ = {reinterpret_cast<float*>(scratch + map.segment_acc), state + 2 * rows_, state + 3 * rows_};
         scores_ = reinterpret_cast<float*>(scratch + map.scores);
-        // A stream keeps near what it can: its probabilities, floats, take the place of their scores.
-        p_ = reinterpret_cast<Operand*>(scratch + (streams ? map.scores : map.p));
+        p_ = reinterpret_cast<Operand*>(scratch + map.scores);
         rescale_ = reinterpret_cast<float*>(scratch + map.rescale);
         added_ = rescale_ + (head_rows_ + 15) / 16 * 16;
         tiles_[0] = scratch + map.tiles;
@@ -66,16 +71,34 @@ public:
         widened_ = reinterpret_cast<std::uint16_t*>(scratch + map.widened);
     }
 
+    // All heads of a chunk before the next chunk: a block is read while its neighbourhood is open. The tiles of the next
+    // turn, which may be the next segment's, are found one turn ahead, so that they can be fetched while this turn computes.
     void run(float* partials) {
-        if constexpr (streams) return run_stream(partials);
+        const std::int32_t heads = item_.kv_head_end - item_.kv_head, first_chunk = item_.segment * segment_chunks;
+        const std::int32_t chunks = last_position() / chunk_tokens + 1, item_chunks = item_.segment_end * segment_chunks;
+        const std::int32_t turns = heads * ((chunks < item_chunks ? chunks : item_chunks) - first_chunk);
+        Found found[2];
+        SoftmaxState state = total_;
+        find(first_chunk, 0, tiles_[0], found[0]);
+        if constexpr (P::narrow)
+            fetch_keys(args_.layout, found[0]);
+        else if constexpr (P::pooled)
+            for (int tile = 0; tile < tiles_ahead; ++tile) fetch(found[0].keys[tile], 64, 64);
         load_queries();
-        for (std::int32_t segment = item_.segment; segment < item_.segment_end; ++segment) {
-            const bool partial = item_.partial >= 0, is_first = segment == item_.segment;
-            const SoftmaxState state = partial    ? partial_state(partials + item_.partial, rows_, stride_)
-                                       : is_first ? total_
-                                                  : segment_;
-            attend_segment(segment, state);
-            if (!partial && !is_first) merge(segment);
+        for (std::int32_t turn = 0, chunk = first_chunk, head = 0; turn < turns; ++turn) {
+            const std::int32_t segment = chunk / segment_chunks, next_head = head + 1 < heads ? head + 1 : 0;
+            const std::int32_t next_chunk = next_head ? chunk : chunk + 1;
+            const bool ends = !next_head && next_chunk % segment_chunks == 0;
+            if (head == 0 && chunk % segment_chunks == 0) {
+                state = segment_state(partials, segment);
+                reset(state, rows_, stride_);
+            }
+            const bool last = turn + 1 == turns;
+            if (!last) find(next_chunk, next_head, tiles_[(turn + 1) % 2], found[(turn + 1) % 2]);
+            attend_chunk(chunk, head, found[turn % 2], found[(last ? turn : turn + 1) % 2], state);
+            if ((ends || last) && item_.partial < 0 && segment > item_.segment) merge(segment);
+            chunk = next_chunk;
+            head = next_head;
         }
         if (item_.partial < 0) write();
     }
@@ -110,37 +133,6 @@ private:
     }
 #endif
 
-    // As attend_segment, but the tiles of the next turn may be the next segment's.
-    void run_stream(float* partials) {
-        const std::int32_t heads = item_.kv_head_end - item_.kv_head, first_chunk = item_.segment * segment_chunks;
-        const std::int32_t chunks = last_position() / chunk_tokens + 1, item_chunks = item_.segment_end * segment_chunks;
-        const std::int32_t turns = heads * ((chunks < item_chunks ? chunks : item_chunks) - first_chunk);
-        Found found[2];
-        SoftmaxState state = total_;
-        find(first_chunk, 0, tiles_[0], found[0]);
-        if constexpr (P::narrow)
-            fetch_keys(args_.layout, found[0]);
-        else if constexpr (P::pooled)
-            for (int tile = 0; tile < tiles_ahead; ++tile) fetch(found[0].keys[tile], 64, 64);
-        load_queries();
-        for (std::int32_t turn = 0, chunk = first_chunk, head = 0; turn < turns; ++turn) {
-            const std::int32_t segment = chunk / segment_chunks, next_head = head + 1 < heads ? head + 1 : 0;
-            const std::int32_t next_chunk = next_head ? chunk : chunk + 1;
-            const bool ends = !next_head && next_chunk % segment_chunks == 0;
-            if (head == 0 && chunk % segment_chunks == 0) {
-                state = segment_state(partials, segment);
-                reset(state, rows_, stride_);
-            }
-            const bool last = turn + 1 == turns;
-            if (!last) find(next_chunk, next_head, tiles_[(turn + 1) % 2], found[(turn + 1) % 2]);
-            attend_chunk(chunk, head, found[turn % 2], found[(last ? turn : turn + 1) % 2], state);
-            if ((ends || last) && item_.partial < 0 && segment > item_.segment) merge(segment);
-            chunk = next_chunk;
-            head = next_head;
-        }
-        if (item_.partial < 0) write();
-    }
-
     // The first `bytes` of each `stride` of a tile's keys or values.
     void fetch(const Stored* tile, std::size_t stride, std::size_t bytes) const {
         const auto* from = reinterpret_cast<const char*>(tile);
@@ -163,25 +155,6 @@ private:
         const std::int32_t earlier = segment - item_.segment;
         if (item_.partial < 0) return earlier ? segment_ : total_;
         return partial_state(partials + item_.partial + earlier * partial_floats(rows_, head_dim_), rows_, stride_);
-    }
-
-    // All heads of a chunk before the next chunk: a block is read while its neighbourhood is open. The tiles of the
-    // next turn are found one turn ahead, so that they are on their way from memory while this turn computes.
-    void attend_segment(std::int32_t segment, const SoftmaxState& state) {
-        reset(state, rows_, stride_);
-        const std::int32_t heads = item_.kv_head_end - item_.kv_head, first_chunk = segment * segment_chunks;
-        const std::int32_t chunks_left = last_position() / chunk_tokens + 1 - first_chunk;
-        const std::int32_t turns = heads * (chunks_left < segment_chunks ? chunks_left : segment_chunks);
-        Found found[2];
-        const auto find = [&](std::int32_t turn) {
-            this->find(first_chunk + turn / heads, turn % heads, tiles_[turn % 2], found[turn % 2]);
-        };
-        find(0);
-        for (std::int32_t turn = 0; turn < turns; ++turn) {
-            const std::int32_t next = turn + 1 < turns ? turn + 1 : turn;
-            if (next > turn) find(next);
-            attend_chunk(first_chunk + turn / heads, turn % heads, found[turn % 2], found[next % 2], state);
-        }
     }
 
     void attend_chunk(std::int32_t chunk, std::int32_t head, const Found& found, const Found& next,
@@ -211,14 +184,14 @@ private:
                        const SoftmaxState& state) {
         const int first_row = head * head_rows_, steps = head_dim_ / P::per_step, count = found.count;
         const bool few_rows = head_rows_ <= 2 * row_group;
-        const int range = streams && few_rows ? tiles_ahead : chunk_tiles;
+        const int range = few_rows ? tiles_ahead : chunk_tiles;
         const std::size_t keys_bytes = args_.layout.tile_keys_bytes();
         const char* ahead[chunk_tokens];
         find_ahead(found, 0, found, keys_bytes, ahead);
         for (int begin = 0; begin < count; begin += range) {
             const int end = begin + range < count ? begin + range : count;
             gather(chunk, found, begin, end, true);
-            const ScoreTask<P> score{streams ? found.columns + 2 * begin : found.keys + begin, found.values,
+            const ScoreTask<P> score{column_tokens ? found.columns + 2 * begin : found.keys + begin, found.values,
                                      found.key_scales + begin, end - begin, steps,
                                      q_ + std::size_t(first_row) * steps * P::operands_per_step,
                                      scores_ + begin * tile_tokens, {ahead + (begin << found.shift), found.shift},
@@ -248,7 +221,7 @@ private:
         softmax(chunk, tiles, state.maximum + first_row, state.sum + first_row);
         WeighTask<P> weigh{tiles.values, next.keys, tiles.count, head_dim_, p_, rescale_,
                            state.acc + std::size_t(first_row) * stride_, stride_};
-        if constexpr (streams) weigh.few_rows = head_rows_ <= 2 * row_group;
+        weigh.few_rows = head_rows_ <= 2 * row_group;
         in_row_groups(head_rows_, [&]<int rows>(int row) { weigh_rows<P, rows>(weigh, row); });
     }
 
@@ -270,16 +243,20 @@ private:
 
     // From scores to probabilities; updates maximum and sum, and leaves in rescale_ what acc is to be multiplied with.
     void softmax(std::int32_t chunk, const ChunkTiles<Element>& tiles, float* maximum, float* sum) {
+        const auto visible = [&](int row) { return position(row) + 1 - chunk * chunk_tokens; };
+        // Apart from what follows: the rows' maxima, none of which waits for another, are then found side by side.
         for (int row = 0; row < head_rows_; ++row) {
-            const std::int32_t visible = position(row) + 1 - chunk * chunk_tokens;
-            const float old = maximum[row], *scores = scores_ + row * chunk_tokens;
-            if constexpr (streams && P::pooled && !P::narrow) {  // memory would idle: of the values, what is weighed first
+            const float old = maximum[row];
+            if (visible(row) > 0) maximum[row] = row_maximum(scores_ + row * chunk_tokens, visible(row), tiles.count, old);
+            rescale_[row] = visible(row) > 0 ? old - maximum[row] : 0.0f;
+        }
+        for (int row = 0; row < head_rows_; ++row) {
+            if constexpr (P::pooled && !P::narrow) {  // memory would idle: of the values, what is weighed first
                 const std::size_t step_bytes = std::size_t(head_dim_) * P::per_step * sizeof(Stored);
                 if (row + tiles_ahead < tiles.count) fetch(tiles.values[row + tiles_ahead], step_bytes, 128);
             }
-            if (visible > 0) maximum[row] = row_maximum(scores, visible, tiles.count, old);
-            rescale_[row] = visible > 0 ? old - maximum[row] : 0.0f;
-            added_[row] = row_probabilities(scores, visible, tiles, maximum[row], p_ + row * p_stride<P>);
+            added_[row] = row_probabilities(scores_ + row * chunk_tokens, visible(row), tiles, maximum[row],
+                                            p_ + row * p_stride<P>);
         }
         for (int row = 0; row < head_rows_; row += lane_count) store(rescale_ + row, exp(load(rescale_ + row)));
         for (int row = 0; row < head_rows_; ++row) sum[row] = sum[row] * rescale_[row] + added_[row];
@@ -324,14 +301,9 @@ private:
 
     // A row whose position comes before the segment has no part in it.
     void merge(std::int32_t segment) {
-        if constexpr (streams) {
-            const std::int32_t before = segment * segment_tokens - item_.position;
-            for (int first = 0; first < rows_; first += head_rows_)
-                merge_rows(total_, segment_, first + (before > 0 ? before * group_ : 0), first + head_rows_, stride_);
-            return;
-        }
-        for (int row = 0; row < rows_; ++row)
-            if (position(row % head_rows_) >= segment * segment_tokens) merge_row(total_, segment_, row, stride_);
+        const std::int32_t before = segment * segment_tokens - item_.position;
+        for (int first = 0; first < rows_; first += head_rows_)
+            merge_rows(total_, segment_, first + (before > 0 ? before * group_ : 0), first + head_rows_, stride_);
     }
 
     void write() {

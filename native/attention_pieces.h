@@ -175,7 +175,7 @@ void fetch_keys(const KvLayout& layout, const ChunkPieces<P>& found) {
 template <class P>
 void find_ahead(const ChunkPieces<P>& found, std::size_t begin, const ChunkPieces<P>& next, std::size_t next_begin,
                 const char** out) {
-    const int count = found.count << found.shift, ahead = streams ? tiles_ahead << found.shift : count;
+    const int count = found.count << found.shift, ahead = tiles_ahead << found.shift;
     for (int i = 0; i < count; ++i)
         out[i] = i + ahead < count ? found.pieces[i + ahead] + begin : next.pieces[i + ahead - count] + next_begin;
 }

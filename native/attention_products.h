@@ -8,6 +8,8 @@
 
 #include "attention_lanes.h"
 
+#include <type_traits>
+
 namespace octavo::OCTAVO_PATH {
 namespace {
 
@@ -174,15 +176,24 @@ struct WeighTask {
     const float* scale;                   // [rows]
     float* acc;                           // [rows][acc_stride]
     int acc_stride;                       // head_dim rounded up to whole vectors
-    bool few_rows = false;                // so few that memory is what takes time (read with AVX2 alone)
+    bool few_rows = false;                // so few that memory is what takes time
     PiecesAhead pieces_ahead = {};        // where blocks are narrow, in place of `ahead`
 };
 
-// What to fetch while `at` of a tile is read.
+// How far ahead tiles are fetched, into L1: far enough for the memory's latency, near enough to be there still.
+constexpr int tiles_ahead = 4;
+
+// What comes so many tiles after a tile: of `count` tiles, then of those that are read next.
+template <class P>
+OCTAVO_INLINE const typename P::Element* tile_ahead(TileList<P> tiles, TileList<P> next, int tile, int count) {
+    const int ahead = tile + tiles_ahead;
+    return ahead < count ? tiles[ahead] : next[ahead - count];
+}
+
+// Where blocks are narrow: what to fetch while `at` of a tile is read.
 template <class P, class Task>
 OCTAVO_INLINE const void* ahead_of(const Task& task, int tile, std::size_t at) {
-    if constexpr (P::narrow) return task.pieces_ahead.line(tile, at * sizeof(typename P::Element) / 64);
-    else return task.ahead[tile] + at;
+    return task.pieces_ahead.line(tile, at * sizeof(typename P::Element) / 64);
 }
 
 }  // namespace
@@ -206,26 +217,40 @@ constexpr int vectors_for(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; 
 #endif
 constexpr int row_group = 4;
 
+// Stays in its register until the last row has used it: gcc 12 loaded the keys again for every row.
+template <class Vector>
+OCTAVO_INLINE void hold([[maybe_unused]] Vector& vector) {
+#if defined(__AVX512F__)
+    if constexpr (std::is_same_v<decltype(vector.x), Lanes>) asm("" : "+v"(vector.x.v));
+    else asm("" : "+v"(vector.x));
+#endif
+}
+
 template <class P, int rows, int vectors>
 OCTAVO_INLINE void score_group(const ScoreTask<P>& task, int row, int tile) {
     const int q_stride = task.steps * P::operands_per_step;
     const typename P::Operand* q = task.q + std::size_t(row) * q_stride;
-    const typename P::Element* keys[vectors];
+    const typename P::Element *keys[vectors], *ahead[vectors];
     Lanes sum[rows][vectors];
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; ++v) {
         keys[v] = task.keys[tile + v];
+        ahead[v] = P::narrow ? nullptr : tile_ahead<P>(task.keys, task.ahead, tile + v, task.tiles);
 #pragma GCC unroll 4
         for (int r = 0; r < rows; ++r) sum[r][v] = broadcast(0.0f);
     }
     for (int step = 0; step < task.steps; ++step) {
+        const std::size_t at = std::size_t(step) * P::vector_elements;
         typename P::Vector k[vectors];
-        if (P::pooled && row == 0 && step % line_vectors<P> == 0)  // into L2: a turn earlier gave less, and L1 no more
+        if (P::pooled && row == 0 && step % line_vectors<P> == 0)
 #pragma GCC unroll 8
             for (int v = 0; v < vectors; ++v)
-                __builtin_prefetch(ahead_of<P>(task, tile + v, std::size_t(step) * P::vector_elements), 0, 2);
+                __builtin_prefetch(P::narrow ? ahead_of<P>(task, tile + v, at) : ahead[v] + at);
 #pragma GCC unroll 8
-        for (int v = 0; v < vectors; ++v) k[v] = P::load_vector(keys[v] + std::size_t(step) * P::vector_elements);
+        for (int v = 0; v < vectors; ++v) {
+            k[v] = P::load_vector(keys[v] + at);
+            hold(k[v]);
+        }
 #pragma GCC unroll 4
         for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 8
@@ -246,7 +271,7 @@ template <class P, bool narrow = P::narrow>
 struct Position {
     const typename P::Element *values_, *ahead_;
     OCTAVO_INLINE Position(const WeighTask<P>& task, int tile, std::size_t x)
-        : values_(task.values[tile] + x), ahead_(task.ahead[tile] + x) {}
+        : values_(task.values[tile] + x), ahead_(tile_ahead<P>(task.values, task.ahead, tile, task.tiles) + x) {}
     OCTAVO_INLINE const typename P::Element* values(int) const { return values_; }
     OCTAVO_INLINE const void* ahead(int elements) const { return ahead_ + elements; }
     OCTAVO_INLINE void advance(std::size_t elements) {
@@ -269,18 +294,18 @@ struct Position<P, true> {
 };
 
 template <class P, int rows, int vectors, bool half>
-OCTAVO_INLINE void weigh_group(const WeighTask<P>& task, int row, int x) {
+OCTAVO_INLINE void weigh_group(const WeighTask<P>& task, int row, int x, int begin, int end) {
     constexpr int tile_steps = tile_tokens / P::per_step;
     const std::size_t step_elements = std::size_t(task.head_dim) * P::per_step;
-    const typename P::Operand* p = task.p + std::size_t(row) * p_stride<P>;
+    const typename P::Operand* p = task.p + std::size_t(row) * p_stride<P> + begin * tile_steps * P::operands_per_step;
     float* acc = task.acc + std::size_t(row) * task.acc_stride + x;
     Lanes sum[rows][vectors];
 #pragma GCC unroll 4
     for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 8
         for (int v = 0; v < vectors; ++v)
-            sum[r][v] = mul(broadcast(task.scale[row + r]), load(acc + r * task.acc_stride + v * lane_count));
-    for (int tile = 0; tile < task.tiles; ++tile, p += tile_steps * P::operands_per_step) {
+            sum[r][v] = mul(broadcast(begin == 0 ? task.scale[row + r] : 1.0f), load(acc + r * task.acc_stride + v * lane_count));
+    for (int tile = begin; tile < end; ++tile, p += tile_steps * P::operands_per_step) {
         Position<P> at(task, tile, std::size_t(x) * P::per_step);
 #pragma GCC unroll 2
         for (int step = 0; step < tile_steps; ++step, at.advance(step_elements)) {
@@ -289,7 +314,7 @@ OCTAVO_INLINE void weigh_group(const WeighTask<P>& task, int row, int x) {
             if (P::pooled && row == 0)
 #pragma GCC unroll 8
                 for (int v = 0; v < vectors; v += line_vectors<P>)
-                    __builtin_prefetch(at.ahead(v * P::vector_elements), 0, 2);  // L2
+                    __builtin_prefetch(at.ahead(v * P::vector_elements));
 #pragma GCC unroll 8
             for (int v = 0; v < vectors; ++v)
                 w[v] = half ? P::load_half_vector(values) : P::load_vector(values + v * P::vector_elements);
@@ -306,21 +331,28 @@ OCTAVO_INLINE void weigh_group(const WeighTask<P>& task, int row, int x) {
         for (int v = 0; v < vectors; ++v) store(acc + r * task.acc_stride + v * lane_count, sum[r][v]);
 }
 
+#endif
+
+// A pass over the values takes `wide` vectors of each step. Of few rows, narrow passes take a few tiles at a time, so that
+// these are read nearly in order and every line while it is still near; four vectors are a run that memory reads well. Of
+// many rows (prefill), all tiles: sums leave their registers less often.
 template <class P, int rows>
 void weigh_rows(const WeighTask<P>& task, int row) {
     constexpr int wide = vectors_for(rows);
     const int vectors = task.head_dim / lane_count;
-    int v = 0;
-    for (; v + wide <= vectors; v += wide) weigh_group<P, rows, wide, false>(task, row, v * lane_count);
-    if constexpr (wide > 4)
-        for (; v + 4 <= vectors; v += 4) weigh_group<P, rows, 4, false>(task, row, v * lane_count);
-    if constexpr (wide > 2)
-        for (; v + 2 <= vectors; v += 2) weigh_group<P, rows, 2, false>(task, row, v * lane_count);
-    for (; v < vectors; ++v) weigh_group<P, rows, 1, false>(task, row, v * lane_count);
-    if (task.head_dim % lane_count) weigh_group<P, rows, 1, true>(task, row, v * lane_count);
+    const int tiles = !task.few_rows || wide >= 4 ? task.tiles : task.head_dim > 64 ? 2 : 4;
+    for (int begin = 0; begin < task.tiles; begin += tiles) {
+        const int end = begin + tiles < task.tiles ? begin + tiles : task.tiles;
+        int v = 0;
+        for (; v + wide <= vectors; v += wide) weigh_group<P, rows, wide, false>(task, row, v * lane_count, begin, end);
+        if constexpr (wide > 4)
+            for (; v + 4 <= vectors; v += 4) weigh_group<P, rows, 4, false>(task, row, v * lane_count, begin, end);
+        if constexpr (wide > 2)
+            for (; v + 2 <= vectors; v += 2) weigh_group<P, rows, 2, false>(task, row, v * lane_count, begin, end);
+        for (; v < vectors; ++v) weigh_group<P, rows, 1, false>(task, row, v * lane_count, begin, end);
+        if (task.head_dim % lane_count) weigh_group<P, rows, 1, true>(task, row, v * lane_count, begin, end);
+    }
 }
-
-#endif
 
 template <class P, int rows>
 void score_rows(const ScoreTask<P>& task, int row) {

@@ -70,16 +70,6 @@ OCTAVO_INLINE void pack_queries(const float* const (&sources)[rows], float scale
             _mm256_storeu_ps(out, _mm256_mul_ps(_mm256_loadu_ps(sources[r] + x), _mm256_set1_ps(scale)));
 }
 
-// How far ahead tiles are fetched, into L1: far enough for the memory's latency, near enough to be there still.
-constexpr int tiles_ahead = 4;
-
-// What comes so many tiles after a tile: of `count` tiles, then of those that are read next.
-template <class P>
-OCTAVO_INLINE const typename P::Element* tile_ahead(TileList<P> tiles, TileList<P> next, int tile, int count) {
-    const int ahead = tile + tiles_ahead;
-    return ahead < count ? tiles[ahead] : next[ahead - count];
-}
-
 // Not inline, nor is weigh_group: within their caller, sums were spilled.
 template <class P, int rows, int vectors>
 [[gnu::noinline]] void score_group(const ScoreTask<P>& task, int row, int tile) {
@@ -186,23 +176,6 @@ template <class P, int rows, int vectors, bool half>
     for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 8
         for (int c = 0; c < columns; ++c) _mm256_storeu_ps(acc + r * task.acc_stride + c * 8, sum[r][c]);
-}
-
-// Of few rows, a few tiles at a time for all dimensions: read nearly in order, and every line while it is still near. Of
-// many (prefill), all tiles: sums leave their registers less often.
-template <class P, int rows>
-void weigh_rows(const WeighTask<P>& task, int row) {
-    constexpr int wide = vectors_for(rows);
-    const int vectors = task.head_dim / lane_count, tiles = !task.few_rows ? task.tiles : task.head_dim > 64 ? 2 : 4;
-    for (int begin = 0; begin < task.tiles; begin += tiles) {
-        const int end = begin + tiles < task.tiles ? begin + tiles : task.tiles;
-        int v = 0;
-        for (; v + wide <= vectors; v += wide) weigh_group<P, rows, wide, false>(task, row, v * lane_count, begin, end);
-        if constexpr (wide > 2)
-            for (; v + 2 <= vectors; v += 2) weigh_group<P, rows, 2, false>(task, row, v * lane_count, begin, end);
-        for (; v < vectors; ++v) weigh_group<P, rows, 1, false>(task, row, v * lane_count, begin, end);
-        if (task.head_dim % lane_count) weigh_group<P, rows, 1, true>(task, row, v * lane_count, begin, end);
-    }
 }
 
 }  // namespace

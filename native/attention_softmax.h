@@ -16,14 +16,6 @@ constexpr std::int32_t segment_tokens = 1024;
 #endif
 constexpr std::int32_t segment_chunks = segment_tokens / chunk_tokens;
 
-// Whether an item's chunks are read as one stream. Elsewhere segments are long and each begins anew.
-#if defined(OCTAVO_PATH_AVX2)
-constexpr bool streams = true;
-#else
-constexpr bool streams = false;
-constexpr int tiles_ahead = 0;   // without streams, ScoreTask's and WeighTask's own
-#endif
-
 // Online softmax of some rows: what has been seen so far.
 struct SoftmaxState {
     float* acc;       // [rows][acc_stride] values times e^(score - maximum)
@@ -39,25 +31,7 @@ OCTAVO_INLINE void reset(const SoftmaxState& state, int rows, int stride) {
     }
 }
 
-OCTAVO_INLINE float exp(float x) {
-    float lane[lane_count];
-    store(lane, exp(broadcast(x)));
-    return lane[0];
-}
-
-// Adds one row of a later segment to what the earlier ones gave.
-void merge_row(const SoftmaxState& total, const SoftmaxState& segment, int row, int stride) {
-    const float a = total.maximum[row], b = segment.maximum[row], maximum = a > b ? a : b;
-    const float keep = exp(a - maximum), take = exp(b - maximum);
-    total.maximum[row] = maximum;
-    total.sum[row] = total.sum[row] * keep + segment.sum[row] * take;
-    float* into = total.acc + std::size_t(row) * stride;
-    const float* from = segment.acc + std::size_t(row) * stride;
-    for (int x = 0; x < stride; x += lane_count)
-        store(into + x, fma(broadcast(take), load(from + x), mul(broadcast(keep), load(into + x))));
-}
-
-// Adds rows [begin, end), the exponentials of sixteen at a time.
+// Adds rows [begin, end) of a later segment to what the earlier ones gave, the exponentials of sixteen at a time.
 void merge_rows(const SoftmaxState& total, const SoftmaxState& segment, int begin, int end, int stride) {
     for (int first = begin; first < end; first += lane_count) {
         const int count = end - first < lane_count ? end - first : lane_count;
@@ -92,7 +66,7 @@ OCTAVO_INLINE SoftmaxState partial_state(float* partial, int rows, int stride) {
     return {partial, maximum, maximum + rows};
 }
 
-void combine_heads(const AttentionArgs& args, const AttentionCombine& work, float* partials) {
+void combine(const AttentionArgs& args, const AttentionCombine& work, float* partials) {
     const int head_dim = args.layout.head_dim, stride = acc_stride(head_dim);
     const int group = args.heads / args.layout.num_kv_heads;
     float* partial = partials + work.partial;
@@ -103,23 +77,6 @@ void combine_heads(const AttentionArgs& args, const AttentionCombine& work, floa
         for (std::int32_t segment = 0; segment < work.segments; ++segment, partial += partial_floats(rows, head_dim))
             if (segment > 0) merge_rows(total, partial_state(partial, rows, stride), 0, rows, stride);
         for (int row = 0; row < rows; ++row, out += head_dim) write_row(total, row, stride, head_dim, out);
-    }
-}
-
-void combine(const AttentionArgs& args, const AttentionCombine& work, float* partials) {
-    const int head_dim = args.layout.head_dim, stride = acc_stride(head_dim);
-    const int group = args.heads / args.layout.num_kv_heads;
-    if constexpr (streams) return combine_heads(args, work, partials);
-    const int rows = (work.kv_head_end - work.kv_head) * group;
-    float* partial = partials + work.partial;
-    const SoftmaxState total = partial_state(partial, rows, stride);
-    float* out = args.out + work.token * args.out_stride + std::size_t(work.kv_head) * group * head_dim;
-    for (int row = 0; row < rows; ++row) {
-        for (std::int32_t segment = 1; segment < work.segments; ++segment) {
-            float* later = partial + segment * partial_floats(rows, head_dim);
-            merge_row(total, partial_state(later, rows, stride), row, stride);
-        }
-        write_row(total, row, stride, head_dim, out + std::size_t(row) * head_dim);
     }
 }
 

@@ -28,7 +28,6 @@ struct TileSource {
     const std::int32_t* blocks;    // the row's line of the block table
     std::int32_t context;          // tokens of the row; slots from there on hold nothing
 
-#if defined(OCTAVO_PATH_AVX2)
     // Worked out once an item: a division for each tile showed.
     std::size_t head_bytes = layout->head_bytes(), block_bytes = layout->block_bytes();
     int block_shift = __builtin_ctz(unsigned(layout->block_size));
@@ -38,13 +37,6 @@ struct TileSource {
     }
     OCTAVO_INLINE std::int32_t block_of(std::int32_t position) const { return position >> block_shift; }
     OCTAVO_INLINE std::int32_t slot_of(std::int32_t position) const { return position & (layout->block_size - 1); }
-#else
-    OCTAVO_INLINE const char* head(std::int32_t block, std::int32_t kv_head) const {
-        return layer + (std::size_t(block) * layout->num_kv_heads + kv_head) * layout->head_bytes();
-    }
-    OCTAVO_INLINE std::int32_t block_of(std::int32_t position) const { return position / layout->block_size; }
-    OCTAVO_INLINE std::int32_t slot_of(std::int32_t position) const { return position % layout->block_size; }
-#endif
 };
 
 // A full tile in scratch.

@@ -39,7 +39,8 @@ OCTAVO_INLINE std::size_t scratch_chunk_bytes(std::int32_t head_dim) {
 
 // Byte offsets of an item's arrays in its scratch; each starts on a cache line.
 struct ScratchMap {
-    std::size_t q, segment_acc, total_acc, state, scores, p, rescale;
+    std::size_t q, segment_acc, total_acc, state, rescale;
+    std::size_t scores;    // of a chunk; its probabilities take their place
     std::size_t tiles;     // two chunks, gathered
     std::size_t widened;   // a chunk of bytes as bf16
     std::size_t bytes;     // of all
@@ -51,7 +52,6 @@ struct ScratchMap {
         total_acc = take(acc);
         state = take(4 * rows * 4);
         scores = take(rows * chunk_tokens * 4);
-        p = take(rows * chunk_tokens * 4);
         rescale = take(2 * (rows + 16) * 4);
         tiles = take(2 * scratch_chunk_bytes(head_dim));
         widened = take(scratch_chunk_bytes(head_dim) / 2);
