@@ -29,11 +29,12 @@ struct TileSource {
     std::int32_t context;          // tokens of the row; slots from there on hold nothing
 
     // Worked out once an item: a division for each tile showed.
-    std::size_t head_bytes = layout->head_bytes(), block_bytes = layout->block_bytes();
+    std::size_t tile_bytes = layout->tile_bytes(), block_bytes = layout->block_bytes();
     int block_shift = __builtin_ctz(unsigned(layout->block_size));
 
+    // The first tile.
     OCTAVO_INLINE const char* head(std::int32_t block, std::int32_t kv_head) const {
-        return layer + std::size_t(block) * block_bytes + std::size_t(kv_head) * head_bytes;
+        return layer + std::size_t(block) * block_bytes + std::size_t(kv_head) * tile_bytes;
     }
     OCTAVO_INLINE std::int32_t block_of(std::int32_t position) const { return position >> block_shift; }
     OCTAVO_INLINE std::int32_t slot_of(std::int32_t position) const { return position & (layout->block_size - 1); }
@@ -88,7 +89,7 @@ void find_tiles(const TileSource& source, std::int32_t chunk, int count, std::in
     constexpr bool scaled = Product<type>::scaled;
     const KvLayout& layout = *source.layout;
     const std::int32_t head_dim = layout.head_dim;
-    const std::size_t tile_size = std::size_t(tile_tokens) * head_dim;
+    const std::size_t tile_size = std::size_t(tile_tokens) * head_dim, heads_bytes = layout.heads_bytes();
     tiles.count = count;
     for (int i = 0; i < count; ++i) {
         const std::int32_t tile = chunk * chunk_tiles + i, begin = tile * tile_tokens;
@@ -98,7 +99,7 @@ void find_tiles(const TileSource& source, std::int32_t chunk, int count, std::in
         tiles.key_scales[i] = gathered.key_scales;
         tiles.value_scales[i] = gathered.value_scales;
         const char* head = source.head(source.blocks[source.block_of(begin)], kv_head);
-        tiles.keys[i] = reinterpret_cast<const Element*>(head + source.slot_of(begin) / tile_tokens * layout.tile_bytes());
+        tiles.keys[i] = reinterpret_cast<const Element*>(head + source.slot_of(begin) / tile_tokens * heads_bytes);
         tiles.values[i] = tiles.keys[i] + tile_size;
         if constexpr (scaled) {
             tiles.key_scales[i] = reinterpret_cast<const float*>(tiles.values[i] + tile_size);
@@ -159,7 +160,7 @@ void store_token(const StoreArgs& args, std::int64_t token) {
     const std::size_t key_step = std::size_t(layout.tile_width()) * per_word;
     char* block_data = static_cast<char*>(args.storage) + layout.block_offset(args.layer, block);
     for (std::int32_t i = 0; i < layout.num_kv_heads; ++i) {
-        char* head = block_data + i * layout.head_bytes();
+        char* head = block_data + i * layout.tile_bytes();
         auto* key = reinterpret_cast<Element*>(head + layout.key_offset(slot, 0));
         auto* value = reinterpret_cast<Element*>(head + layout.value_offset(slot, 0));
         const float* k = args.keys + token * args.stride + std::size_t(i) * head_dim;

@@ -93,7 +93,7 @@ void KvStorage::read(std::int32_t layer, std::int32_t block, std::int32_t slot, 
     check_index("slot", slot, layout_.block_size);
     const auto* first = static_cast<const std::byte*>(data()) + layout_.block_offset(layer, block);
     for (std::int32_t i = 0; i < layout_.num_kv_heads; ++i) {
-        const std::byte* head = first + i * layout_.head_bytes();
+        const std::byte* head = first + i * layout_.tile_bytes();
         for (std::int32_t x = 0; x < layout_.head_dim; ++x) {
             keys[i * layout_.head_dim + x] = element(head, layout_.key_offset(slot, x), layout_.key_scale_offset(slot));
             values[i * layout_.head_dim + x] =
