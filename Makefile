@@ -32,7 +32,7 @@ $(VENDOR)/uPlot.esm.js: web/package-lock.json
 	cp web/node_modules/uplot/dist/uPlot.esm.js web/node_modules/uplot/dist/uPlot.min.css web/node_modules/uplot/LICENSE $(VENDOR)
 
 page:  ## The plot library of the page, from npm where that is installed
-	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory $(VENDOR)/uPlot.esm.js \
+	@if command -v npm >/dev/null; then $(MAKE) --silent --no-print-directory $(VENDOR)/uPlot.esm.js \
 	  || echo "npm failed: the page shows tables instead of plots"; \
 	else echo "npm is not installed: the page shows tables instead of plots"; fi
 
@@ -42,7 +42,7 @@ browser:
 	  || echo "chromium is not installed: the tests in a browser are skipped"
 
 model: install  ## Fetch the embedded model into the user's cache folder
-	@$(BIN)/python -m octavo.execution.embedded
+	@$(BIN)/python -m octavo.execution.embedded >&2
 
 serve: model  ## Serve the embedded model on http://127.0.0.1:8000
 	@$(BIN)/octavo serve $(ARGS)

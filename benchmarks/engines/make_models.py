@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The peers' models, from the embedded GGUF: run in a venv with torch, transformers and gguf.
+"""The peers' models, from the embedded GGUF: run in a venv with torch, transformers, accelerate and gguf.
 
     python benchmarks/engines/make_models.py OUT                       OUT/smollm2: a Hugging Face folder in bf16
     python benchmarks/engines/make_models.py OUT --random-1b           OUT/random-1b: a 1B-class shape, random weights
