@@ -47,8 +47,9 @@ bool multiplies_exactly(const LinearKernels& kernels) {
     }
     const LinearArgs args{x.data(), inputs, rows, inputs, packed_x.reserve(rows * groups * kernels.x_group_bytes), weight,
                           nullptr, out.data(), outputs, outputs};
-    for (std::int64_t block = 0; block * kernels.max_rows < rows; ++block) kernels.pack_rows(args, block);
-    kernels.multiply(args, 0, panels);
+    const std::int64_t blocks = row_blocks(rows, kernels.lone_rows, kernels.max_rows);
+    for (std::int64_t block = 0; block < blocks; ++block) kernels.pack_rows(args, block);
+    kernels.multiply(args, 0, panels, weight);
     for (std::int64_t row = 0; row < rows; ++row)
         for (std::int64_t n = 0; n < outputs; ++n) {
             float sum = 0;

@@ -9,7 +9,7 @@
 //     q8_0      a group: [32 / i][panel][i] bytes, then a float16 scale an output
 //     q4_0      a group: [16 / i][panel][i] bytes, of 2 i of k the first i low and the others high; then float16 scales
 //     q4_1      the same, and then float16 minima
-//   x, in row blocks of at most ``max_rows`` rows: [K / group][rows of the block][group]; quantised, with a scale behind it
+//   x, in row blocks (``row_blocks``): [K / group][rows of the block][group]; quantised, with a scale behind it
 //   (for bytes on AVX2 every four codes as four magnitudes and four signs)
 // Keeping a row's group together makes packing x a conversion and not a transposition, and all addresses inside a
 // group are constants to the kernel.
@@ -46,17 +46,24 @@ struct LinearKernels {
     std::int64_t x_group_bytes;       // of packed x, a row and group
     std::int64_t weight_group_bytes;  // of packed weights, a panel and group
     std::int64_t weight_panel_bytes;  // of packed weights, a panel, behind its groups
-    std::int64_t max_rows;            // rows of a row block
+    std::int64_t lone_rows;           // up to so many rows are one row block ...
+    std::int64_t max_rows;            // ... and more are cut into blocks of at most so many
     std::int64_t few_rows;            // up to so many rows ...
     std::int64_t few_rows_panels;     // ... panels are taken so many at a time
     std::int64_t interleaved;         // elements of K side by side
     std::uint8_t code_flip;           // 8-bit codes are stored xor this: 0x80 turns signed into unsigned, 128 higher
 
-    // Packs one row block. There are ceil(rows / max_rows) of nearly equal size.
+    // Packs one row block.
     void (*pack_rows)(const LinearArgs& args, std::int64_t block);
-    // Multiplies all rows with the panels [begin, end). Panels are independent.
-    void (*multiply)(const LinearArgs& args, std::int64_t begin, std::int64_t end);
+    // Multiplies all rows with the panels [begin, end). Panels are independent. ``then`` is what this thread will read
+    // after them, of this or another weight: its beginning is fetched meanwhile.
+    void (*multiply)(const LinearArgs& args, std::int64_t begin, std::int64_t end, const void* then);
 };
+
+// They are of nearly equal size.
+constexpr std::int64_t row_blocks(std::int64_t rows, std::int64_t lone_rows, std::int64_t max_rows) {
+    return rows <= lone_rows ? 1 : (rows + max_rows - 1) / max_rows;
+}
 
 // The four formats of quantised weights.
 struct QuantisedKernels {

@@ -19,7 +19,8 @@ template <class Tiles>
 struct Plain : Tiles {
     static constexpr std::int64_t x_group_bytes = 64, weight_panel_bytes = 0;
     static constexpr std::int64_t weight_group_bytes = Tiles::group_bytes;
-    static constexpr std::int64_t max_rows = kMaxRows, few_rows = kFewRows, few_rows_panels = kFewRowsPanels;
+    static constexpr std::int64_t lone_rows = kLoneRows, max_rows = kMaxRows;
+    static constexpr std::int64_t few_rows = kFewRows, few_rows_panels = kFewRowsPanels;
 #if defined(OCTAVO_PATH_AVX2)
     static constexpr std::int64_t pass_bytes = kPassBytes;
 #endif
@@ -38,8 +39,8 @@ struct Plain : Tiles {
 #if defined(OCTAVO_PATH_AVX512_AMX)
 // Of the sizes, those that depend on the registers are others.
 struct Amx : Plain<TileBF16> {
-    static constexpr std::int64_t max_rows = TileBF16::max_rows, few_rows = TileBF16::few_rows,
-                                  few_rows_panels = TileBF16::few_rows_panels;
+    static constexpr std::int64_t lone_rows = TileBF16::max_rows, max_rows = TileBF16::max_rows,
+                                  few_rows = TileBF16::few_rows, few_rows_panels = TileBF16::few_rows_panels;
     static TileFunction tile(int rows, bool wide) { return TileBF16::tile(rows, wide); }
 };
 #endif

@@ -10,7 +10,7 @@ namespace octavo::OCTAVO_PATH {
 namespace {
 
 constexpr int kPanel = 16;
-constexpr int kMaxRows = 6;
+constexpr int kMaxRows = 6, kLoneRows = kMaxRows;
 constexpr int kFewRows = 2;
 constexpr int kFewRowsPanels = 2;
 constexpr int kPassBytes = 256 << 10;  // half of a usual cache of one core: the other half is for weights

@@ -8,7 +8,7 @@ namespace octavo::OCTAVO_PATH {
 namespace {
 
 constexpr int kPanel = 8;
-constexpr int kMaxRows = 4;
+constexpr int kMaxRows = 4, kLoneRows = kMaxRows;
 constexpr int kFewRows = 2;
 constexpr int kFewRowsPanels = 2;
 

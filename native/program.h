@@ -91,6 +91,7 @@ private:
     std::shared_ptr<KvStorage> kv_;
     Registers registers_;
     std::vector<Operator> operators_;
+    std::vector<const Weight*> weights_;  // of the linear layers, in their order
     bool profiling_ = false;
 
     // What a step must respect.

@@ -100,9 +100,12 @@ void Program::linear(int out, int source, std::shared_ptr<const Weight> weight) 
     if (out == source) refuse("linear", "out and source are the same register");
     registers_.read("linear", next(), source);
     registers_.write_whole("linear", next(), out, registers_.rows("linear", source), true);
-    record("linear", [this, out, source, weight](const Step& step) {
+    const std::size_t place = weights_.size();
+    weights_.push_back(weight.get());
+    record("linear", [this, out, source, weight, place](const Step& step) {
         weight->multiply(*runtime_, registers_.data(source), weight->in_features(), rows_of(step, source),
-                         registers_.data(out), registers_.stride(out), packed_rows_);
+                         registers_.data(out), registers_.stride(out), packed_rows_,
+                         place + 1 < weights_.size() ? weights_[place + 1] : nullptr);
     });
 }
 

@@ -40,7 +40,7 @@ struct Packed {
     static constexpr std::int64_t weight_group_bytes = Tiles::weight_group_bytes;
     static constexpr std::int64_t weight_panel_bytes = PerOutput ? 4 * panel : 0;
     // One panel at a time even for a single row: two were a quarter slower with blocks of four bits.
-    static constexpr std::int64_t max_rows = Tiles::Dot::rows, few_rows = 0, few_rows_panels = 1;
+    static constexpr std::int64_t max_rows = Tiles::Dot::rows, lone_rows = max_rows, few_rows = 0, few_rows_panels = 1;
 
     static TileFunction tile(int rows, bool) { return find_tile<Tiles, max_rows>(rows); }
 

@@ -31,6 +31,7 @@ std::vector<std::string> available_paths(bool variants) {
     return names;
 }
 
-Runtime::Runtime(const std::string& path, int threads) : path_(find_path(path)), pool_(checked_threads(threads)) {}
+Runtime::Runtime(const std::string& path, int threads)
+    : path_(find_path(path)), pool_(checked_threads(threads)), shares_(threads) {}
 
 }  // namespace octavo

@@ -9,6 +9,7 @@
 
 #include "memory.h"
 #include "paths.h"
+#include "shares.h"
 #include "thread_pool.h"
 
 namespace octavo {
@@ -25,7 +26,8 @@ public:
     int threads() const { return pool_.threads(); }
     Arena& arena() { return arena_; }
     ThreadPool& pool() { return pool_; }
-    // Whoever uses the pool holds this: two programs may share a runtime and be run from two Python threads.
+    Shares& shares() { return shares_; }
+    // Whoever uses the pool or the shares holds this: two programs may share a runtime and be run from two Python threads.
     std::mutex& mutex() { return mutex_; }
 
     // Calls body(begin, end) over pieces of 0..rows. Rows of so many elements that a piece is not worth a thread's
@@ -42,6 +44,7 @@ public:
 private:
     const Path& path_;
     ThreadPool pool_;
+    Shares shares_;
     Arena arena_;
     std::mutex mutex_;
 };

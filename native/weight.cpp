@@ -21,6 +21,9 @@ const LinearKernels& kernels_of(const Path& path, WeightFormat format) {
     return path.linear_f32;
 }
 
+// Runs of panels small enough that the last one delays little and large enough to stream well.
+constexpr std::int64_t kRunBytes = 512 << 10;
+
 bool keeps_blocks(WeightFormat format) { return format >= WeightFormat::q4_0; }
 
 Encoding blocks_of(WeightFormat format) {
@@ -70,35 +73,64 @@ Weight::Weight(Runtime& runtime, const EncodedMatrix& matrix, WeightFormat forma
 }
 
 void Weight::multiply(Runtime& runtime, const float* x, std::int64_t x_stride, std::int64_t rows, float* out,
-                      std::int64_t out_stride, Scratch& scratch) const {
+                      std::int64_t out_stride, Scratch& scratch, const Weight* next) const {
     if (rows == 0) return;
     LinearArgs args{};
     args.x = x;
     args.x_stride = x_stride;
     args.rows = rows;
     args.in_features = in_features_;
-    args.packed_x = scratch.reserve(rows * groups() * kernels_.x_group_bytes);
     args.weight = packed_.data;
     args.bias = bias_;
     args.out = out;
     args.out_stride = out_stride;
     args.out_features = out_features_;
 
-    const std::int64_t row_blocks = (rows + kernels_.max_rows - 1) / kernels_.max_rows;
-    runtime.parallel_rows(row_blocks, rows / row_blocks * in_features_, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t block = begin; block < end; ++block) kernels_.pack_rows(args, block);
-    });
+    const std::int64_t packed_bytes = (rows * groups() * kernels_.x_group_bytes + 63) / 64 * 64;
+    const bool apart = packs_apart(rows, packed_bytes, runtime.threads());
+    auto* packed = static_cast<std::byte*>(scratch.reserve(packed_bytes * (apart ? runtime.threads() : 1)));
+    args.packed_x = packed;
+    const std::int64_t blocks = row_blocks(rows, kernels_.lone_rows, kernels_.max_rows);
+    if (!apart)
+        runtime.pool().parallel_for(blocks, [&](std::int64_t block, int) { kernels_.pack_rows(args, block); });
 
-    // Chunks small enough that the last one delays little and large enough to stream well.
-    constexpr std::int64_t chunk_bytes = 512 << 10;
-    const std::int64_t unit = rows <= kernels_.few_rows ? kernels_.few_rows_panels : 1;
-    const std::int64_t units = (panels() + unit - 1) / unit;
-    const std::int64_t wanted = std::max<std::int64_t>(8 * runtime.threads(), panels() * panel_bytes() / chunk_bytes);
-    const std::int64_t chunks = runtime.threads() == 1 ? 1 : std::min(units, wanted);
-    runtime.pool().parallel_for(chunks, [&](std::int64_t chunk, int) {
-        const std::int64_t begin = units * chunk / chunks * unit, end = units * (chunk + 1) / chunks * unit;
-        kernels_.multiply(args, begin, std::min(end, panels()));
+    Shares& shares = runtime.shares();
+    const std::int64_t unit = units_of(rows);
+    shares.cut((panels() + unit - 1) / unit, kRunBytes / (unit * panel_bytes()));
+    runtime.pool().parallel_for(runtime.threads(), [&](std::int64_t, int thread) {
+        Shares::Run run = shares.take(thread);
+        if (run.empty()) return;
+        LinearArgs mine = args;
+        if (apart) {
+            mine.packed_x = packed + thread * packed_bytes;
+            for (std::int64_t block = 0; block < blocks; ++block) kernels_.pack_rows(mine, block);
+        }
+        for (; !run.empty(); run = shares.take(thread)) {
+            const std::int64_t end = std::min(run.end * unit, panels());
+            const std::byte* then = packed_.data + (run.followed ? end : run.begin * unit) * panel_bytes();
+            if (!run.followed && next) then = next->share_of(thread, runtime.threads(), rows);
+            kernels_.multiply(mine, run.begin * unit, end, then);
+        }
     });
+}
+
+// Where a thread packs the rows for itself, it neither waits for others nor takes what they packed out of their caches. With
+// two threads that was faster than to share the work up to 256 rows. It has to be little beside a thread's part of the
+// products, and the rows must fit the thread's own cache.
+bool Weight::packs_apart(std::int64_t rows, std::int64_t packed_bytes, int threads) const {
+    constexpr std::int64_t little_elements = 16384;  // a few microseconds: not worth a thread's wake-up
+    constexpr std::int64_t outputs_a_thread = 256, cache_bytes = 1 << 20;
+    return rows * in_features_ <= little_elements ||
+           (out_features_ >= outputs_a_thread * threads && packed_bytes <= cache_bytes);
+}
+
+std::int64_t Weight::units_of(std::int64_t rows) const {
+    return rows <= kernels_.few_rows ? kernels_.few_rows_panels : 1;
+}
+
+const std::byte* Weight::share_of(int thread, int threads, std::int64_t rows) const {
+    const std::int64_t unit = units_of(rows), units = (panels() + unit - 1) / unit;
+    return packed_.data + units * thread / threads * unit * panel_bytes();
 }
 
 }  // namespace octavo

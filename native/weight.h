@@ -25,11 +25,15 @@ public:
     WeightFormat format() const { return format_; }
     std::int64_t nbytes() const { return static_cast<std::int64_t>(packed_.bytes); }
 
-    // out [rows][out_stride] = x [rows][x_stride] times the weight, plus bias. ``scratch`` holds the packed rows.
+    // out [rows][out_stride] = x [rows][x_stride] times the weight, plus bias. ``scratch`` holds the packed rows. ``next``
+    // will be multiplied next, or null: the beginning of each thread's share of it is fetched at the end.
     void multiply(Runtime& runtime, const float* x, std::int64_t x_stride, std::int64_t rows, float* out,
-                  std::int64_t out_stride, Scratch& scratch) const;
+                  std::int64_t out_stride, Scratch& scratch, const Weight* next) const;
 
 private:
+    bool packs_apart(std::int64_t rows, std::int64_t packed_bytes, int threads) const;
+    std::int64_t units_of(std::int64_t rows) const;  // panels taken at a time
+    const std::byte* share_of(int thread, int threads, std::int64_t rows) const;  // where it begins
     std::int64_t panels() const { return (out_features_ + kernels_.panel - 1) / kernels_.panel; }
     std::int64_t groups() const { return (in_features_ + kernels_.group - 1) / kernels_.group; }
     std::int64_t panel_bytes() const {
