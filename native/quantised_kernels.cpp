@@ -6,13 +6,13 @@
 #include "quantised_lanes_avx512.h"
 #elif defined(OCTAVO_PATH_AVX2) || defined(OCTAVO_PATH_AVX2_VNNI)
 #include "quantised_lanes_avx2.h"
-#if defined(OCTAVO_PATH_AVX2)
-#include "quantised_rows_avx2.h"
-#endif
 #else
 #include "quantised_lanes_portable.h"
 #endif
 
+#if !defined(OCTAVO_PATH_PORTABLE)
+#include "quantised_rows_avx2.h"
+#endif
 #include "quantised_tiles.h"
 
 namespace octavo::OCTAVO_PATH {
@@ -51,7 +51,7 @@ struct Packed {
                 const std::int64_t left = args.in_features - g * group, count = left < group ? left : group;
                 char* to = out + (g * rows + r) * x_group_bytes;
                 Quantised q;
-#if defined(OCTAVO_PATH_AVX2)
+#if !defined(OCTAVO_PATH_PORTABLE)
                 const std::int32_t correction =
                     round_group<Tiles::Dot::words, group, Offset>(x + g * group, count, to, q);
 #else

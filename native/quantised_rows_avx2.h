@@ -1,4 +1,4 @@
-// Groups of rows to codes, as tiles without AVX-VNNI read them. Written out: from plain loops GCC 12 made what took half as
+// Groups of rows to codes, for every path with AVX2. Written out: from plain loops GCC 12 made what took half as
 // long again, and packing was a fiftieth of a whole step with 64 rows. Included by kernel files only (see path.h).
 #pragma once
 
