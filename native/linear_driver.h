@@ -100,9 +100,10 @@ void multiply(const LinearArgs& args, std::int64_t begin, std::int64_t end, cons
     const RowBlocks passes = passes_of<Format>(blocks.count, groups_of<Format>(args));
     for (std::int64_t pass = 0; pass < passes.count; ++pass) {
         const std::int64_t first_block = passes.begin(pass);
-        const void* after = pass + 1 < passes.count ? static_cast<const char*>(args.weight) + begin * panel_bytes_of<Format>(args) : then;
+        const bool last = pass + 1 == passes.count;
+        const char* first_panel = static_cast<const char*>(args.weight) + begin * panel_bytes_of<Format>(args);
         multiply_pass<Format>(args, blocks, first_block, first_block + passes.rows(pass), begin, end,
-                              static_cast<const char*>(after));
+                              last ? static_cast<const char*>(then) : first_panel);
     }
     if constexpr (requires { Format::finish(); }) Format::finish();
 }

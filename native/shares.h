@@ -25,7 +25,8 @@ public:
     // told so (ThreadPool::parallel_for does).
     void cut(std::int64_t units, std::int64_t longest) {
         longest_ = static_cast<std::uint32_t>(std::max<std::int64_t>(1, longest));
-        for (int i = 0; i < count(); ++i) shares_[i].left.store(word(first(i, units), first(i + 1, units)), std::memory_order_relaxed);
+        for (int i = 0; i < count(); ++i)
+            shares_[i].left.store(word(first(i, units), first(i + 1, units)), std::memory_order_relaxed);
     }
 
     // Empty when everything is taken.
