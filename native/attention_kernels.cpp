@@ -83,7 +83,7 @@ public:
         if constexpr (P::narrow)
             fetch_keys(args_.layout, found[0]);
         else if constexpr (P::pooled)
-            for (int tile = 0; tile < tiles_ahead; ++tile) fetch(found[0].keys[tile], 64, 64);
+            for (int tile = 0; tile < tiles_ahead && tile < found[0].count; ++tile) fetch(found[0].keys[tile], 64, 64);
         load_queries();
         for (std::int32_t turn = 0, chunk = first_chunk, head = 0; turn < turns; ++turn) {
             const std::int32_t segment = chunk / segment_chunks, next_head = head + 1 < heads ? head + 1 : 0;
@@ -138,7 +138,7 @@ private:
         const auto* from = reinterpret_cast<const char*>(tile);
         const std::size_t end = std::size_t(tile_tokens) * head_dim_ * sizeof(Stored);
         for (std::size_t begin = 0; begin < end; begin += stride)
-            for (std::size_t at = begin; at < begin + bytes; at += 64) __builtin_prefetch(from + at);
+            for (std::size_t at = begin; at < begin + bytes; at += 64) __builtin_prefetch(from + at, 0, fetched_to);
     }
 
     void find(std::int32_t chunk, std::int32_t head, char* scratch, Found& tiles) const {
@@ -184,7 +184,7 @@ private:
                        const SoftmaxState& state) {
         const int first_row = head * head_rows_, steps = head_dim_ / P::per_step, count = found.count;
         const bool few_rows = head_rows_ <= 2 * row_group;
-        const int range = few_rows ? tiles_ahead : chunk_tiles;
+        const int range = few_rows ? narrow_tiles_ahead : chunk_tiles;
         const std::size_t keys_bytes = args_.layout.tile_keys_bytes();
         const char* ahead[chunk_tokens];
         find_ahead(found, 0, found, keys_bytes, ahead);
@@ -251,7 +251,8 @@ private:
             rescale_[row] = visible(row) > 0 ? old - maximum[row] : 0.0f;
         }
         for (int row = 0; row < head_rows_; ++row) {
-            if constexpr (P::pooled && !P::narrow) {  // memory would idle: of the values, what is weighed first
+            // Memory would idle: of the values, what is weighed first.
+            if constexpr (P::pooled && !P::narrow && tiles_ahead < chunk_tiles) {
                 const std::size_t step_bytes = std::size_t(head_dim_) * P::per_step * sizeof(Stored);
                 if (row + tiles_ahead < tiles.count) fetch(tiles.values[row + tiles_ahead], step_bytes, 128);
             }
@@ -353,7 +354,16 @@ void run_item(const AttentionArgs& args, const AttentionItem& item, float* parti
 
 void store_kv(const StoreArgs& args, std::int64_t token_begin, std::int64_t token_end) {
     with_type(args.layout.type, [&]<KvType type>() {
-        for (std::int64_t token = token_begin; token < token_end; ++token) store_token<type>(args, token);
+        SlotPlace<type> next(args, token_begin);
+        next.fetch(args.layout);
+        for (std::int64_t token = token_begin; token < token_end; ++token) {
+            const SlotPlace<type> place = next;
+            if (token + 1 < token_end) {
+                next = SlotPlace<type>(args, token + 1);
+                next.fetch(args.layout);
+            }
+            store_token<type>(args, token, place);
+        }
     });
 }
 

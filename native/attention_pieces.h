@@ -167,7 +167,7 @@ void gather_values(const KvLayout& layout, const ChunkPieces<P>& found, int tile
 // Of the tiles that nothing comes before.
 template <class P>
 void fetch_keys(const KvLayout& layout, const ChunkPieces<P>& found) {
-    for (int i = 0; i < tiles_ahead << found.shift; ++i)
+    for (int i = 0; i < narrow_tiles_ahead << found.shift; ++i)
         for (std::size_t at = 0; at < layout.tile_keys_bytes(); at += 64) __builtin_prefetch(found.pieces[i] + at);
 }
 
@@ -175,7 +175,7 @@ void fetch_keys(const KvLayout& layout, const ChunkPieces<P>& found) {
 template <class P>
 void find_ahead(const ChunkPieces<P>& found, std::size_t begin, const ChunkPieces<P>& next, std::size_t next_begin,
                 const char** out) {
-    const int count = found.count << found.shift, ahead = tiles_ahead << found.shift;
+    const int count = found.count << found.shift, ahead = narrow_tiles_ahead << found.shift;
     for (int i = 0; i < count; ++i)
         out[i] = i + ahead < count ? found.pieces[i + ahead] + begin : next.pieces[i + ahead - count] + next_begin;
 }

@@ -180,12 +180,25 @@ struct WeighTask {
     PiecesAhead pieces_ahead = {};        // where blocks are narrow, in place of `ahead`
 };
 
-// How far ahead tiles are fetched, into L1: far enough for the memory's latency, near enough to be there still.
+// How far ahead tiles are fetched, and to where: far enough for the memory's latency, near enough to be there still. On
+// AVX-512 (a Zen 4) half a chunk ahead into L2: of lines on their way to L1 a core has room for so few that they were 0.8
+// times as fast. Elsewhere L1 was the better place.
+constexpr int chunk_tiles = chunk_tokens / tile_tokens;
+#if defined(OCTAVO_PATH_AVX512_BF16)
+constexpr int tiles_ahead = chunk_tiles;
+constexpr int fetched_to = 2;          // L2, as __builtin_prefetch counts
+constexpr bool values_near = true;     // whether values are fetched from L2 to L1 a tile before they are read
+#else
 constexpr int tiles_ahead = 4;
+constexpr int fetched_to = 3;
+constexpr bool values_near = false;
+#endif
+constexpr int narrow_tiles_ahead = 4;  // where blocks are narrow
 
 // What comes so many tiles after a tile: of `count` tiles, then of those that are read next.
 template <class P>
 OCTAVO_INLINE const typename P::Element* tile_ahead(TileList<P> tiles, TileList<P> next, int tile, int count) {
+    if constexpr (tiles_ahead == chunk_tiles) return next[tile];
     const int ahead = tile + tiles_ahead;
     return ahead < count ? tiles[ahead] : next[ahead - count];
 }
@@ -217,15 +230,6 @@ constexpr int vectors_for(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; 
 #endif
 constexpr int row_group = 4;
 
-// Stays in its register until the last row has used it: gcc 12 loaded the keys again for every row.
-template <class Vector>
-OCTAVO_INLINE void hold([[maybe_unused]] Vector& vector) {
-#if defined(__AVX512F__)
-    if constexpr (std::is_same_v<decltype(vector.x), Lanes>) asm("" : "+v"(vector.x.v));
-    else asm("" : "+v"(vector.x));
-#endif
-}
-
 template <class P, int rows, int vectors>
 OCTAVO_INLINE void score_group(const ScoreTask<P>& task, int row, int tile) {
     const int q_stride = task.steps * P::operands_per_step;
@@ -245,12 +249,9 @@ OCTAVO_INLINE void score_group(const ScoreTask<P>& task, int row, int tile) {
         if (P::pooled && row == 0 && step % line_vectors<P> == 0)
 #pragma GCC unroll 8
             for (int v = 0; v < vectors; ++v)
-                __builtin_prefetch(P::narrow ? ahead_of<P>(task, tile + v, at) : ahead[v] + at);
+                __builtin_prefetch(P::narrow ? ahead_of<P>(task, tile + v, at) : ahead[v] + at, 0, fetched_to);
 #pragma GCC unroll 8
-        for (int v = 0; v < vectors; ++v) {
-            k[v] = P::load_vector(keys[v] + at);
-            hold(k[v]);
-        }
+        for (int v = 0; v < vectors; ++v) k[v] = P::load_vector(keys[v] + at);
 #pragma GCC unroll 4
         for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 8
@@ -269,14 +270,19 @@ OCTAVO_INLINE void score_group(const ScoreTask<P>& task, int row, int tile) {
 // Where a step of a tile's values lies, and what is read next.
 template <class P, bool narrow = P::narrow>
 struct Position {
-    const typename P::Element *values_, *ahead_;
+    const typename P::Element *values_, *ahead_, *near_;
     OCTAVO_INLINE Position(const WeighTask<P>& task, int tile, std::size_t x)
-        : values_(task.values[tile] + x), ahead_(tile_ahead<P>(task.values, task.ahead, tile, task.tiles) + x) {}
+        : values_(task.values[tile] + x), ahead_(tile_ahead<P>(task.values, task.ahead, tile, task.tiles) + x),
+          near_((tile + 1 < task.tiles ? task.values[tile + 1] : task.ahead[0]) + x) {}
     OCTAVO_INLINE const typename P::Element* values(int) const { return values_; }
-    OCTAVO_INLINE const void* ahead(int elements) const { return ahead_ + elements; }
+    OCTAVO_INLINE void fetch(int elements) const {
+        if constexpr (values_near) __builtin_prefetch(near_ + elements);
+        __builtin_prefetch(ahead_ + elements, 0, fetched_to);
+    }
     OCTAVO_INLINE void advance(std::size_t elements) {
         values_ += elements;
         ahead_ += elements;
+        near_ += elements;
     }
 };
 template <class P>
@@ -289,7 +295,9 @@ struct Position<P, true> {
     OCTAVO_INLINE const typename P::Element* values(int step) const {
         return task_.values[tile_ * (tile_tokens / P::per_step) + step] + x_;
     }
-    OCTAVO_INLINE const void* ahead(int elements) const { return ahead_of<P>(task_, tile_, at_ + elements); }
+    OCTAVO_INLINE void fetch(int elements) const {
+        __builtin_prefetch(ahead_of<P>(task_, tile_, at_ + elements), 0, fetched_to);
+    }
     OCTAVO_INLINE void advance(std::size_t elements) { at_ += elements; }
 };
 
@@ -313,8 +321,7 @@ OCTAVO_INLINE void weigh_group(const WeighTask<P>& task, int row, int x, int beg
             const typename P::Element* values = at.values(step);
             if (P::pooled && row == 0)
 #pragma GCC unroll 8
-                for (int v = 0; v < vectors; v += line_vectors<P>)
-                    __builtin_prefetch(at.ahead(v * P::vector_elements));
+                for (int v = 0; v < vectors; v += line_vectors<P>) at.fetch(v * P::vector_elements);
 #pragma GCC unroll 8
             for (int v = 0; v < vectors; ++v)
                 w[v] = half ? P::load_half_vector(values) : P::load_vector(values + v * P::vector_elements);

@@ -9,8 +9,6 @@
 namespace octavo::OCTAVO_PATH {
 namespace {
 
-constexpr int chunk_tiles = chunk_tokens / tile_tokens;
-
 // Where the tiles of one head in one chunk are: in their block, or in scratch.
 template <typename Element>
 struct ChunkTiles {
@@ -145,22 +143,51 @@ struct Encoder {
     }
 };
 
-// One token's keys and values of all heads into its slot. Steps between a token's elements are constant in a tile, so
-// the index is worked out once.
+// Where a token's keys and values go in one layer.
 template <KvType type>
-void store_token(const StoreArgs& args, std::int64_t token) {
+struct SlotPlace {
+    using Element = typename Product<type>::Element;
+    static constexpr int per_word = Product<type>::per_step;   // elements of a key that lie together
+    char* block;
+    std::int32_t slot;
+    std::size_t key_step, value_step;   // elements; constant in a tile, so that the index is worked out once
+
+    OCTAVO_INLINE SlotPlace(const StoreArgs& args, std::int64_t token) {
+        const KvLayout& layout = args.layout;
+        const std::int32_t position = args.positions[token];
+        const std::int32_t* blocks = args.block_table + std::size_t(args.token_rows[token]) * args.table_stride;
+        block = static_cast<char*>(args.storage) + layout.block_offset(args.layer, blocks[position / layout.block_size]);
+        slot = position % layout.block_size;
+        key_step = std::size_t(layout.tile_width()) * per_word;
+        value_step = (layout.value_offset(slot, 1) - layout.value_offset(slot, 0)) / sizeof(Element);
+    }
+
+    // A key is a line for each of its words, and nobody has read those lines lately.
+    OCTAVO_INLINE void fetch(const KvLayout& layout) const {
+        for (std::int32_t i = 0; i < layout.num_kv_heads; ++i) {
+            const char* head = block + i * layout.tile_bytes();
+            fetch_run(head + layout.key_offset(slot, 0), key_step * sizeof(Element), layout.head_dim / per_word);
+            fetch_run(head + layout.value_offset(slot, 0), value_step * sizeof(Element), layout.head_dim);
+        }
+    }
+
+private:
+    OCTAVO_INLINE static void fetch_run(const char* first, std::size_t step, std::size_t count) {
+        const std::size_t end = step * count, stride = step < 64 ? 64 : step;
+        for (std::size_t at = 0; at < end; at += stride) __builtin_prefetch(first + at, 0, 2);  // into L2
+    }
+};
+
+// One token's keys and values of all heads into its slot.
+template <KvType type>
+void store_token(const StoreArgs& args, std::int64_t token, const SlotPlace<type>& place) {
     using Element = typename Product<type>::Element;
     const KvLayout& layout = args.layout;
-    const std::int32_t position = args.positions[token], head_dim = layout.head_dim;
-    const std::int32_t block =
-        args.block_table[std::size_t(args.token_rows[token]) * args.table_stride + position / layout.block_size];
-    const std::int32_t slot = position % layout.block_size;
-    const std::size_t value_step = (layout.value_offset(slot, 1) - layout.value_offset(slot, 0)) / sizeof(Element);
-    constexpr int per_word = Product<type>::per_step;
-    const std::size_t key_step = std::size_t(layout.tile_width()) * per_word;
-    char* block_data = static_cast<char*>(args.storage) + layout.block_offset(args.layer, block);
+    const std::int32_t slot = place.slot, head_dim = layout.head_dim;
+    const std::size_t key_step = place.key_step, value_step = place.value_step;
+    constexpr int per_word = SlotPlace<type>::per_word;
     for (std::int32_t i = 0; i < layout.num_kv_heads; ++i) {
-        char* head = block_data + i * layout.tile_bytes();
+        char* head = place.block + i * layout.tile_bytes();
         auto* key = reinterpret_cast<Element*>(head + layout.key_offset(slot, 0));
         auto* value = reinterpret_cast<Element*>(head + layout.value_offset(slot, 0));
         const float* k = args.keys + token * args.stride + std::size_t(i) * head_dim;

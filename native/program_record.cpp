@@ -150,7 +150,8 @@ void Program::store_kv(int layer, int source, std::int64_t key_column, std::int6
         args.token_rows = token_rows_.data();
         args.block_table = step.block_table;
         args.table_stride = step.table_stride;
-        runtime_->parallel_rows(step.tokens, 2 * columns, [&](std::int64_t begin, std::int64_t end) {
+        // A key's stores are a line apart: each takes as long as several of any other operator's elements.
+        runtime_->parallel_rows(step.tokens, 4 * 2 * columns, [&](std::int64_t begin, std::int64_t end) {
             runtime_->path().attention.store_kv(args, begin, end);
         });
     });
